@@ -4,15 +4,13 @@ import functools
 import shutil
 
 import pytest
-import typer.testing
 
 import fedjax_pfl as fp
 from experiments import sweep
 from fedjax_pfl import data
 from fedjax_pfl.command import presets, run_folder
 from fedjax_pfl.command.presets import experiment
-
-RUNNER = typer.testing.CliRunner()
+from tests.command.commands import call, refused
 
 
 def tiny(name, source="quadratic", num_rounds=2):
@@ -28,68 +26,49 @@ def tiny(name, source="quadratic", num_rounds=2):
 
 
 @pytest.fixture(autouse=True)
-def three_presets(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("FEDJAX_PFL_DATA", raising=False)
+def three_presets(elsewhere, monkeypatch):
+    sources = {"tiny_a": "quadratic", "tiny_absent": data.Mnist()}
+    sources |= {"tiny_b": "quadratic"}
     found = {
-        name: functools.partial(tiny, name, source)
-        for name, source in (
-            ("tiny_a", "quadratic"),
-            ("tiny_absent", data.Mnist()),
-            ("tiny_b", "quadratic"),
-        )
+        name: functools.partial(tiny, name, source) for name, source in sources.items()
     }
     monkeypatch.setattr(presets, "PRESETS", found)
     return found
 
 
-def sweep_all(*arguments):
-    return RUNNER.invoke(sweep.app, [*arguments])
-
-
 def test_presets_that_match_are_run_skipped_and_gone_on_with(tmp_path):
-    done = sweep_all("--preset", "tiny_*", "--out", "all")
-    assert done.exit_code == 0, done.output
+    done = call(sweep.app, "--preset tiny_* --out all")
     assert "Skipped tiny_absent: Data set 'mnist' is read from files" in done.output
     assert "Finished 2 of 3 presets; skipped tiny_absent." in done.output
     folders = [tmp_path / "all" / name for name in ("tiny_a", "tiny_b")]
     tables = [(folder / "summary.csv").read_bytes() for folder in folders]
     assert not (tmp_path / "all" / "tiny_absent").exists()
     shutil.rmtree(folders[1])
-    again = sweep_all("--resume", "all")
-    assert again.exit_code == 0, again.output
+    again = call(sweep.app, "--resume all")
     assert "1/3 tiny_a is finished" in again.output
     assert [(folder / "summary.csv").read_bytes() for folder in folders] == tables
 
 
-def test_one_that_was_interrupted_goes_on(monkeypatch, three_presets):
+def test_one_that_was_interrupted_goes_on(three_presets):
     three_presets["tiny_b"] = functools.partial(tiny, "tiny_b", num_rounds=9)
-    options = ("--checkpoint-seconds", "0")
-    stopped = sweep_all(
-        "--preset", "tiny_[ab]", "--out", "all", "--max-minutes", "1e-9", *options
-    )
-    assert stopped.exit_code == 3
+    line = "--preset tiny_[ab] --out all --max-minutes 1e-9 --checkpoint-seconds 0"
+    stopped = call(sweep.app, line, status=3)
     assert "Stopped in tiny_a, 1 of 2; continue with" in stopped.output
     assert "--resume all" in stopped.output
-    done = sweep_all("--resume", "all")
-    assert done.exit_code == 0, done.output
+    done = call(sweep.app, "--resume all")
     assert "Finished 2 of 2 presets." in done.output
     assert run_folder.is_finished(run_folder.Path("all/tiny_b"))
 
 
-def test_refusals_are_one_sentence_and_leave_nothing(tmp_path):
-    refused = sweep_all("--preset", "giant_*")
-    assert refused.exit_code == 2 and "Unknown preset 'giant_*'" in refused.output
-    refused = sweep_all("--preset", "tiny_*", "--set", "algorithm.lamm=1")
-    assert refused.exit_code == 2 and "Unknown field" in refused.output
-    assert not list(tmp_path.iterdir())
-    sweep_all("--preset", "tiny_a", "--out", "one")
-    refused = sweep_all("--preset", "tiny_*", "--out", "one")
-    assert refused.exit_code == 2 and "one" in refused.output
+def test_refusals_are_one_sentence_and_leave_nothing():
+    assert "Unknown preset 'giant_*'" in refused(sweep.app, "--preset giant_*")
+    wrong = "--preset tiny_* --set algorithm.lamm=1"
+    assert "Unknown field" in refused(sweep.app, wrong)
+    call(sweep.app, "--preset tiny_a --out one")
+    assert "one" in refused(sweep.app, "--preset tiny_* --out one")
 
 
 def test_a_plan_of_several_runs_nothing(tmp_path):
-    done = sweep_all("--preset", "tiny_*", "--dry-run")
-    assert done.exit_code == 0, done.output
+    done = call(sweep.app, "--preset tiny_* --dry-run")
     assert "tiny_a:" in done.output and "tiny_b:" in done.output
     assert not list(tmp_path.iterdir())

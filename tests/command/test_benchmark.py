@@ -5,28 +5,24 @@ import re
 import shutil
 
 import pytest
-import typer.testing
 
 from experiments import benchmark
 from fedjax_pfl.benchmark import tables
 from fedjax_pfl.command import application, presets
 from fedjax_pfl.command import benchmark as benchmarks
 from fedjax_pfl.command.presets import experiment
+from tests.command.commands import call
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 ROOT = pathlib.Path(__file__).parents[2]
-RUNNER = typer.testing.CliRunner()
-SMALL = ["--clients", "6", "--seeds", "2", "--rounds", "9"]
-SMALL += ["--set", "federation.unseen_fraction=0", "--set", "federation.partition=iid"]
+IID = "--set federation.unseen_fraction=0 --set federation.partition=iid"
+SMALL = f"--clients 6 --seeds 2 --rounds 9 {IID}"
 
 
 def test_a_template_is_ranked_with_one_option(tmp_path):
     shutil.copy(ROOT / "templates/my_method.py", tmp_path)
-    own = ["--algorithm", "+my_method:MyMethod"]
-    arguments = [*SMALL, *own, "--only", "majority,mymethod", "--out", "found"]
-    arguments += ["--metric", "macro_f1"]
-    done = RUNNER.invoke(benchmark.app, arguments)
-    assert done.exit_code == 0, done.output
+    own = "--algorithm +my_method:MyMethod --only majority,mymethod"
+    done = call(benchmark.app, f"{SMALL} {own} --metric macro_f1 --out found")
     assert "MyMethod" in done.stdout and "Page: found/benchmark.html" in done.stdout
     found = tables.Tables.load(tmp_path / "found")
     assert found.tasks == ["digits"]
@@ -41,11 +37,9 @@ def test_a_template_is_ranked_with_one_option(tmp_path):
     assert "--algorithm +my_method:MyMethod" in row["command"]
     assert row["command"].endswith("--only mymethod") and "--metric" in row["command"]
     # A finished run is shown again, its own modules named anew.
-    done = RUNNER.invoke(benchmark.app, ["--resume", "found"])
-    assert done.exit_code == 2 and "name them with" in done.output
-    again = ["--resume", "found", "--algorithm", "my_method:MyMethod"]
-    done = RUNNER.invoke(benchmark.app, again)
-    assert done.exit_code == 0, done.output
+    done = call(benchmark.app, "--resume found", status=2)
+    assert "name them with" in done.output
+    done = call(benchmark.app, "--resume found --algorithm my_method:MyMethod")
     assert "digits is finished" in done.stdout
 
 
@@ -87,26 +81,25 @@ def test_rows_with_learned_fields_are_chosen_by_their_folders():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("line", "message"),
     [
-        (["--only", "flames"], "method of --only"),
-        (["--only", "flame", "--only", "ditto"], "give --only once"),
-        (["--only", "majority-learned"], "declares ranges"),
-        (["--tune-budget", "10min"], "--tune-budget in gradients"),
-        (["--tune-budget", "many"], "such as 3000rounds"),
-        (["--seeds", "1"], "two or more different seeds"),
-        (["--set", "algorithm.lam=0.1,1"], "one value of each field"),
-        (["--algorithm", "+nonsense"], "nonsense"),
-        (["--tune-budget", "1gradients", "--only", "local"], "budget of at least"),
-        (["--preset", "benchmark_nothing"], "benchmark_nothing"),
-        (["--only", "local", "--set", "federation.validation_fraction=0"], "valida"),
-        (["--max-minutes", "0"], "max_minutes"),
-        (["--metric", "rmse"], "Unknown metric of a benchmark 'rmse'"),
-        (["--metric", "auc", "--only", "majority"], "measured, accuracy, .* got 'auc'"),
+        ("--only flames", "method of --only"),
+        ("--only flame --only ditto", "give --only once"),
+        ("--only majority-learned", "declares ranges"),
+        ("--tune-budget 10min", "--tune-budget in gradients"),
+        ("--tune-budget many", "such as 3000rounds"),
+        ("--seeds 1", "two or more different seeds"),
+        ("--set algorithm.lam=0.1,1", "one value of each field"),
+        ("--algorithm +nonsense", "nonsense"),
+        ("--tune-budget 1gradients --only local", "budget of at least"),
+        ("--preset benchmark_nothing", "benchmark_nothing"),
+        ("--only local --set federation.validation_fraction=0", "valida"),
+        ("--max-minutes 0", "max_minutes"),
+        ("--metric rmse", "Unknown metric of a benchmark 'rmse'"),
+        ("--metric auc --only majority", "measured, accuracy, .* got 'auc'"),
     ],
 )
-def test_wrong_benchmarks_are_refused(arguments, message, tmp_path):
-    done = RUNNER.invoke(application.app, ["benchmark", *SMALL[4:], *arguments])
-    assert done.exit_code == 2, done.output
+def test_wrong_benchmarks_are_refused(line, message, tmp_path):
+    done = call(application.app, f"benchmark --rounds 9 {IID} {line}", status=2)
     assert re.search(message, done.output)
     assert not list(tmp_path.iterdir()) or not list(tmp_path.rglob("method.json"))

@@ -11,7 +11,6 @@ import sys
 import pandas as pd
 import pytest
 import rich.console
-import typer.testing
 
 import fedjax_pfl as fp
 from experiments import presets as papers
@@ -29,8 +28,8 @@ from fedjax_pfl.command import (
 from fedjax_pfl.command import arguments as arguments_of
 from fedjax_pfl.command.presets import experiment
 from fedjax_pfl.core import checks
+from tests.command.commands import call, refused
 
-RUNNER = typer.testing.CliRunner()
 ROOT = pathlib.Path(__file__).parents[2]
 
 
@@ -49,8 +48,7 @@ def options_of(arguments, app=sweep.app):
         found = []
         patch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))
         patch.setattr(batch, "do", found.append)
-        done = RUNNER.invoke(app, arguments)
-    assert done.exit_code == 0, done.output
+        call(app, "", *arguments)
     return found[0]
 
 
@@ -107,18 +105,17 @@ def test_logs_are_read(words, expected):
 
 
 @pytest.mark.parametrize(
-    ("words", "got"),
+    ("line", "got"),
     [
-        (["--log", "csv"], "csv"),
-        (["--log", "tensorboard="], "tensorboard="),
-        (["--log", "wandb", "--log", "wandb=x"], "wandb=x"),
+        ("--log csv", "csv"),
+        ("--log tensorboard=", "tensorboard="),
+        ("--log wandb --log wandb=x", "wandb=x"),
     ],
 )
-def test_wrong_logs_are_a_sentence(words, got):
-    done = RUNNER.invoke(run.app, words)
-    assert done.exit_code == 2
-    assert "expected each --log once, as tensorboard[=DIR], " in done.output
-    assert f"got {got!r}" in done.output
+def test_wrong_logs_are_a_sentence(line, got):
+    text = refused(run.app, line)
+    assert "expected each --log once, as tensorboard[=DIR], " in text
+    assert f"got {got!r}" in text
 
 
 def test_a_resumed_run_has_the_log_that_is_given_now(tmp_path):
@@ -233,7 +230,6 @@ def test_messages_name_the_command_that_there_is(monkeypatch):
     assert invocation.of("report", folder) == "fedjax-pfl report 'a b'"
 
 
-@pytest.mark.parametrize("words", [["--version"], ["sweep", "--version"]])
-def test_the_version_is_printed_alone(words):
-    done = RUNNER.invoke(application.app, words)
-    assert done.exit_code == 0 and done.stdout == f"fedjax_pfl {fp.__version__}\n"
+@pytest.mark.parametrize("line", ["--version", "sweep --version"])
+def test_the_version_is_printed_alone(line):
+    assert call(application.app, line).stdout == f"fedjax_pfl {fp.__version__}\n"

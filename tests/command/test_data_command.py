@@ -1,39 +1,23 @@
 """The command `python -m experiments.data` and the figure that it draws."""
 
-import pathlib
-import subprocess
-import sys
+import functools
 
 import numpy as np
 import pytest
-import typer.testing
 from matplotlib import image
 
 import fedjax_pfl as fp
 from fedjax_pfl.command import data_command
 from fedjax_pfl.data import statistics
 from fedjax_pfl.figures import partitions
+from tests.command import commands
 from tests.data import samples
 from tests.data.samples import SHARED
 from tests.trust import files
 
-RUNNER = typer.testing.CliRunner()
-
-
-@pytest.fixture(autouse=True)
-def no_environment(monkeypatch):
-    monkeypatch.delenv("FEDJAX_PFL_DATA", raising=False)
-
-
-def run(*arguments):
-    return RUNNER.invoke(data_command.app, [str(argument) for argument in arguments])
-
-
-def refused(*arguments):
-    """The sentence that a command ends with."""
-    result = run(*arguments)
-    assert result.exit_code == 2, result.output
-    return result.stderr
+pytestmark = pytest.mark.usefixtures("elsewhere")
+run = functools.partial(commands.call, data_command.app)
+refused = functools.partial(commands.refused, data_command.app)
 
 
 def write_table(path):
@@ -51,21 +35,18 @@ def write_mnist(folder):
 
 
 def test_clients_are_unseen_by_name_and_splits_stratified(tmp_path):
-    table = write_table(tmp_path / "my.csv")
-    own = ("show", "--data", table, "--label", "kind", "--client", "owner")
-    more = ("--set", "federation.stratify=true")
-    shown = run(*own, *more, "--set", 'federation.unseen_clients=["bob"]')
-    assert shown.exit_code == 0, shown.output
+    own = f"show --data {write_table(tmp_path / 'my.csv')} --label kind --client owner"
+    unseen = "--set federation.unseen_clients="
+    shown = run(f"{own} --set federation.stratify=true {unseen}'[\"bob\"]'")
     assert "1 client with 20 of 40 examples" in shown.output
-    wrong = refused(*own, "--set", 'federation.unseen_clients=["eve"]')
-    assert "allowed: ann, bob" in wrong
-    every = 'federation.unseen_clients=["ann","bob"]'
-    assert f"--set '{every}'" in refused(*own, "--set", every).replace('", "', '","')
+    assert "allowed: ann, bob" in refused(f"{own} {unseen}'[\"eve\"]'")
+    every = '["ann","bob"]'
+    sentence = refused(f"{own} {unseen}'{every}'").replace('", "', '","')
+    assert f"--set 'federation.unseen_clients={every}'" in sentence
 
 
 def test_list_names_every_data_set_with_its_options():
     result = run("list")
-    assert result.exit_code == 0
     rows = [line.split() for line in result.stdout.splitlines()]
     kinds = {
         words[0]: words[1] for words in rows if words and words[0] in fp.data.DATASETS
@@ -78,12 +59,8 @@ def test_list_names_every_data_set_with_its_options():
 
 @pytest.mark.smoke
 def test_show_prints_the_statistics_of_the_federation():
-    result = run(
-        "show",
-        *("--partition", "label_shards", "--clients", "5", "--seed", "3"),
-        *("--set", "federation.test_fraction=0.5", "--rows", "2"),
-    )
-    assert result.exit_code == 0, result.output
+    line = "show --partition label_shards --clients 5 --seed 3 --rows 2"
+    result = run(f"{line} --set federation.test_fraction=0.5")
     federation = fp.load_federation(
         "digits", fp.LabelShards(), num_clients=5, seed=3, test_fraction=0.5
     )
@@ -92,97 +69,81 @@ def test_show_prints_the_statistics_of_the_federation():
     assert "3 more clients" in result.stdout and result.stdout.isascii()
 
 
-def test_show_tells_of_the_leak():
-    result = run("show", "--partition", "leaky_dirichlet_labels", "--clients", "10")
-    assert "of the test examples are training examples of another client" in (
-        result.stdout
-    )
+@pytest.mark.parametrize(
+    ("line", "texts"),
+    [
+        (
+            "--partition leaky_dirichlet_labels --clients 10",
+            ["of the test examples are training examples of another client"],
+        ),
+        (
+            "--partition quality_skew --set federation.partition.sigma=2 --clients 4"
+            " --set federation.malicious_fraction=0.5"
+            " --set federation.label_poisoning=flipped_labels",
+            ["std 0 to 1.5", "2 malicious clients with"],
+        ),
+    ],
+)
+def test_show_tells_of_the_leak_and_of_components(line, texts):
+    said = run(f"show {line}").stdout
+    assert all(text in said for text in texts)
 
 
-def test_show_takes_components_with_their_fields():
-    result = run(
-        "show",
-        *("--partition", "quality_skew", "--set", "federation.partition.sigma=2"),
-        *("--clients", "4", "--set", "federation.malicious_fraction=0.5"),
-        *("--set", "federation.label_poisoning=flipped_labels"),
-    )
-    assert result.exit_code == 0, result.output
-    assert "std 0 to 1.5" in result.stdout
-    assert "2 malicious clients with" in result.stdout
-
-
-def test_show_draws_a_figure_only_if_asked(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert run("show", "--rows", "0").exit_code == 0
+def test_show_draws_a_figure_only_if_asked(tmp_path):
+    run("show --rows 0")
     assert not list(tmp_path.iterdir())
-    result = run("show", "--out", tmp_path / "who.png")
-    assert result.exit_code == 0 and "who.png" in result.stdout
+    assert "who.png" in run("show --out who.png").stdout
     pixels = image.imread(tmp_path / "who.png")
     assert pixels.shape[1] == 1200 and pixels[..., :3].std() > 0.1
 
 
 @pytest.mark.parametrize(
-    ("options", "clients"), [(("--client", "owner"), 2), (("--clients", "4"), 4)]
+    ("line", "clients"),
+    [
+        ("--label kind --client owner", 2),
+        ("--label kind --clients 4 --set federation.partition.min_examples=3", 4),
+        ("--label size --clients 3", 3),  # numbers, which are no classes
+    ],
 )
-def test_show_a_table_of_ones_own(tmp_path, options, clients):
+def test_show_a_table_of_ones_own(tmp_path, line, clients):
     table = write_table(tmp_path / "mine.csv")
-    least = () if clients == 2 else ("--set", "federation.partition.min_examples=3")
-    result = run("show", "--data", table, "--label", "kind", *options, *least)
-    assert result.exit_code == 0, result.output
+    result = run(f"show --data {table} {line}")
     assert f"{clients} clients with 40 of 40 examples" in result.stdout
-
-
-def test_show_a_table_with_a_target_that_is_no_class(tmp_path):
-    table = write_table(tmp_path / "mine.csv")
-    result = run("show", "--data", table, "--label", "size", "--clients", "3")
-    assert result.exit_code == 0, result.output
-    assert "3 clients with 40 of 40" in result.stdout
-    assert "skew" not in result.stdout
+    assert ("skew" in result.stdout) == ("kind" in line)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("line", "sentence"),
     [
-        (("--dataset", "digit"), "did you mean 'digits'?"),
-        (("--dataset", "mnist"), "--data-dir"),
-        (("--partition", "irid"), "did you mean 'iid'?"),
-        (("--partition", "by_client"), "needs natural clients"),
-        (("--clients", "500"), "at least 5000 samples"),
-        (("--set", "federation.num_clients=null"), "needs num_clients"),
-        (("--set", "algorithm.lam=1"), "got 'algorithm.lam=1'"),
-        (("--set", "federation.seed=1"), "other than its seed"),
-        (("--set", "federation.tset_fraction=0.1"), "test_fraction"),
-        (("--set", "federation.test_fraction=0.1,0.2"), "Expected one federation"),
-        (("--set", "federation.partition=iid,label_shards"), "one federation"),
-        (("--out", "who.txt"), "to end in .png"),
-        (("--out", "nowhere/who.png"), "existing directory"),
-        (("--data", "mine.csv"), "--label"),
-        (("--data", "mine.xyz"), "mine.xyz"),
+        ("--dataset digit", "did you mean 'digits'?"),
+        ("--dataset mnist", "--data-dir"),
+        ("--partition irid", "did you mean 'iid'?"),
+        ("--partition by_client", "needs natural clients"),
+        ("--clients 500", "at least 5000 samples"),
+        ("--set federation.num_clients=null", "needs num_clients"),
+        ("--set algorithm.lam=1", "got 'algorithm.lam=1'"),
+        ("--set federation.seed=1", "other than its seed"),
+        ("--set federation.tset_fraction=0.1", "test_fraction"),
+        ("--set federation.test_fraction=0.1,0.2", "Expected one federation"),
+        ("--set federation.partition=iid,label_shards", "one federation"),
+        ("--out who.txt", "to end in .png"),
+        ("--out nowhere/who.png", "existing directory"),
+        ("--data mine.csv", "--label"),
+        ("--data mine.xyz", "mine.xyz"),
+        ("--data x.csv --dataset digits", "Error: Invalid value"),
+        ("--label kind", "Error: Invalid value"),
+        ("--clients 0", "Error: Invalid value"),
+        ("--seed -1", "Error: Invalid value"),
+        ("--rows -1", "Error: Invalid value"),
     ],
 )
-def test_wrong_input_is_one_sentence(arguments, sentence):
-    text = refused("show", *arguments)
-    assert sentence in text and text.endswith(".\n") and text.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("--data", "x.csv", "--dataset", "digits"),
-        ("--label", "kind"),
-        ("--clients", "0"),
-        ("--seed", "-1"),
-        ("--rows", "-1"),
-    ],
-)
-def test_wrong_options_are_refused_by_the_parser(arguments):
-    assert "Error: Invalid value" in refused("show", *arguments)
+def test_wrong_input_is_one_sentence(line, sentence):
+    assert sentence in refused(f"show {line}")
 
 
 def test_check_says_what_is_missing_and_what_is_damaged(tmp_path):
     write_mnist(tmp_path)
-    result = run("check", "--data-dir", tmp_path)
-    assert result.exit_code == 2
+    result = run("check --data-dir", tmp_path, status=2)
     rows = [line.split() for line in result.stdout.splitlines()]
     status = {words[0]: words[1] for words in rows if len(words) > 1}
     assert status["mnist"] == "damaged" and status["cifar10"] == "missing"
@@ -192,42 +153,19 @@ def test_check_says_what_is_missing_and_what_is_damaged(tmp_path):
 
 
 def test_check_of_nothing(tmp_path):
-    result = run("check", "--data-dir", tmp_path)
-    assert result.exit_code == 0 and "damaged" not in result.stdout
+    result = run("check --data-dir", tmp_path)
+    assert "damaged" not in result.stdout
     assert "missing" in result.stdout and "--dataset NAME" in result.stdout
-    assert "does not exist" in refused("check", "--data-dir", tmp_path / "no")
+    assert "does not exist" in refused("check --data-dir", tmp_path / "no")
 
 
 def test_check_of_real_files(tmp_path):
     if not (SHARED / "femnist").is_dir():
         pytest.skip("no data files")
     (tmp_path / "femnist").symlink_to(SHARED / "femnist")
-    result = run("check", "--data-dir", tmp_path)
-    (line,) = [x for x in result.stdout.splitlines() if x.strip().startswith("femnist")]
+    lines = run("check --data-dir", tmp_path).stdout.splitlines()
+    (line,) = [x for x in lines if x.strip().startswith("femnist")]
     assert line.split()[1] == "ok" and "16,393" in line and "105" in line
-
-
-def test_help_does_not_import_jax():
-    code = (
-        "import sys\n"
-        "from experiments import data\n"
-        "try:\n"
-        "    data.app(['show', '--help'])\n"
-        "except SystemExit as end:\n"
-        "    assert end.code == 0\n"
-        "assert 'jax' not in sys.modules\n"
-    )
-    root = pathlib.Path(__file__).parents[2]
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert "federation.partition.concentration=0.1" in " ".join(done.stdout.split())
-
-
-def pixels_of(figure, path):
-    figure.savefig(path, dpi=100)
-    return image.imread(path)
 
 
 @pytest.mark.parametrize(
@@ -250,7 +188,8 @@ def test_figure(num_clients, num_classes, kinds, tmp_path):
     classes = None if num_classes is None else counts
     holdings = partitions.Holdings("who has what", classes, sizes)
     figure = partitions.draw([holdings])
-    assert pixels_of(figure, tmp_path / "figure.png").shape[1] == 600
+    figure.savefig(tmp_path / "figure.png", dpi=100)
+    assert image.imread(tmp_path / "figure.png").shape[1] == 600
     panels = [axes for axes in figure.axes if axes.get_label() != "<colorbar>"]
     assert len(panels) == len(kinds)
     for axes, kind in zip(panels, kinds, strict=True):
@@ -270,11 +209,7 @@ def test_figure(num_clients, num_classes, kinds, tmp_path):
             )
             places = [(i, k) for i in range(num_clients) for k in range(num_classes)]
             np.testing.assert_array_equal(bubbles.get_offsets(), places)
-    assert title_of(figure.subfigs[0]) == "who has what"
-
-
-def title_of(part):
-    return part.get_suptitle()
+    assert figure.subfigs[0].get_suptitle() == "who has what"
 
 
 def test_figure_names_classes():
@@ -286,14 +221,16 @@ def test_figure_names_classes():
     assert shown[:2] == ["cat", "dog"] and len(shown[2]) == 16
 
 
-def drawn(sizes):
-    return partitions.draw([partitions.Holdings("plain", None, sizes)])
-
-
-def test_histogram_of_very_different_or_equal_sizes():
-    wide = drawn(np.geomspace(1, 1e5, 100))
-    assert wide.axes[0].get_xscale() == "log"
-    for sizes in (np.full(70, 7), np.arange(70), np.array([0] * 69 + [1000])):
-        (axes,) = drawn(sizes).axes
-        assert axes.get_xscale() == "linear"
-        assert sum(bar.get_height() for bar in axes.patches) == 70
+@pytest.mark.parametrize(
+    ("sizes", "scale"),
+    [
+        (np.geomspace(1, 1e5, 70), "log"),
+        (np.full(70, 7), "linear"),
+        (np.arange(70), "linear"),
+        (np.array([0] * 69 + [1000]), "linear"),
+    ],
+)
+def test_histogram_of_very_different_or_equal_sizes(sizes, scale):
+    (axes,) = partitions.draw([partitions.Holdings("plain", None, sizes)]).axes
+    assert axes.get_xscale() == scale
+    assert sum(bar.get_height() for bar in axes.patches) == 70

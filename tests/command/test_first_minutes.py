@@ -99,8 +99,6 @@ def test_a_grid_takes_a_specification_and_lists(parts):
         (lambda: fp.SGD(learnin_rate=1), "did you mean 'learning_rate'"),
         (lambda: fp.FedAvg(local=fp.SGD), "local of FedAvg .*class SGD instead of SGD"),
         (lambda: fp.SGD(learning_rate=-1), "learning_rate.* above 0, got -1"),
-        (lambda: fp.load_federation("digit"), "did you mean 'digits'"),
-        (lambda: fp.load_federation(partition="idd"), "did you mean 'iid'"),
     ],
 )
 def test_fields_and_names_that_do_not_exist_are_named(make, words):

@@ -15,7 +15,6 @@ import tomllib
 
 import pytest
 import typer.main
-import typer.testing
 
 import fedjax_pfl as fp
 from fedjax_pfl import __main__ as page
@@ -23,10 +22,10 @@ from fedjax_pfl import command
 from fedjax_pfl.command import application, arguments, completion, components, presets
 from fedjax_pfl.command import examples as command_examples
 from fedjax_pfl.data.sources import fetching
+from tests.command.commands import call
 
 ROOT = pathlib.Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-RUNNER = typer.testing.CliRunner()
 
 
 @pytest.fixture
@@ -134,7 +133,7 @@ def test_help_has_groups_examples_and_metavars():
     app = typer.main.get_command(application.app)
     commands = {**app.commands, **app.commands["data"].commands}
     for name in commands:
-        said = RUNNER.invoke(application.app, _path(name) + ["--help"]).stdout
+        said = call(application.app, "", *_path(name), "--help").stdout
         assert "\n\nExamples:\n  fedjax-pfl " in said
         assert not re.search(r"^ +--.* <\w", said, re.MULTILINE), said
         if name in ("run", "sweep", "plan", "benchmark", "pretrain"):

@@ -1,28 +1,22 @@
 """The list of methods, and the fields of one."""
 
 import pytest
-import typer.testing
 
 from fedjax_pfl import algorithms
 from fedjax_pfl.command.application import app
+from tests.command.commands import call, refused
 
-RUNNER = typer.testing.CliRunner()
 
-
-@pytest.mark.parametrize("name", [(), ("list",)])
-def test_every_method_is_listed_with_a_sentence(name):
-    done = RUNNER.invoke(app, ["methods", *name])
-    assert done.exit_code == 0, done.output
-    lines = done.stdout.splitlines()
+@pytest.mark.parametrize("line", ["methods", "methods list"])
+def test_every_method_is_listed_with_a_sentence(line):
+    lines = call(app, line).stdout.splitlines()
     for name in algorithms.ALGORITHMS:
         (row,) = [line for line in lines if line.split()[:1] == [name]]
         assert len(row.split()) > 2
 
 
 def test_fields_of_a_method_have_defaults_and_ranges():
-    done = RUNNER.invoke(app, ["methods", "flame"])
-    assert done.exit_code == 0, done.output
-    text = " ".join(done.stdout.split())
+    text = " ".join(call(app, "methods flame").stdout.split())
     assert "algorithm.lam 1.0 an axis `[]` Moreau weight, at least 0." in text
     assert "algorithm.center local one program per" in text
     assert "algorithm.local SGD by its fields" in text
@@ -34,6 +28,4 @@ def test_fields_of_a_method_have_defaults_and_ranges():
 
 
 def test_unknown_methods_are_one_sentence():
-    done = RUNNER.invoke(app, ["methods", "flme"])
-    assert done.exit_code == 2
-    assert "did you mean 'flame'?" in done.stderr and done.stderr.count("\n") == 1
+    assert "did you mean 'flame'?" in refused(app, "methods flme")

@@ -6,16 +6,15 @@ import pathlib
 
 import numpy as np
 import pytest
-import typer.testing
 
 import fedjax_pfl as fp
 from experiments import run, sweep
 from fedjax_pfl.command import arguments, data_command, own_data, presets
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.data.readers import tokens
+from tests.command.commands import call, refused
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
-RUNNER = typer.testing.CliRunner()
 
 
 @pytest.fixture
@@ -34,25 +33,16 @@ def table(tmp_path):
     return "my.csv"
 
 
-def train(*arguments, app=run.app):
-    done = RUNNER.invoke(app, [*arguments, "--out", "out", "--quiet"])
-    assert done.exit_code == 0, done.output
+def train(line):
+    call(run.app, f"{line} --out out --quiet")
     return fp.Result.load("out")
 
 
-def refuse(message, *arguments, app=run.app):
-    before = sorted(os.listdir())
-    done = RUNNER.invoke(app, list(arguments))
-    assert done.exit_code == 2, done.output
-    assert message in done.stderr, done.stderr
-    assert "Traceback" not in done.stderr
-    assert sorted(os.listdir()) == before
+OWN = "--data my.csv --label y --client user"
 
 
 def test_a_strangers_table(table):
-    drop = 'federation.dataset.drop=["score"]'
-    options = ("--label", "y", "--client", "user", "--rounds", "6", "--set", drop)
-    result = train("--data", table, *options)
+    result = train(f"{OWN} --rounds 6 --set 'federation.dataset.drop=[\"score\"]'")
     group = result.groups[0]
     assert group.num_train.shape == (1, 4)
     assert group.label_counts.shape == (1, 4, 2)
@@ -66,8 +56,7 @@ def test_a_strangers_table(table):
 
 @pytest.mark.wide
 def test_numbers_as_labels_take_a_linear_regression(table):
-    options = ("--label", "score", "--client", "user", "--rounds", "20")
-    result = train("--data", table, *options)
+    result = train("--data my.csv --label score --client user --rounds 20")
     group = result.groups[0]
     assert group.config["model"] == "LinearRegression"
     assert group.label_counts is None
@@ -104,20 +93,18 @@ def test_a_column_of_times_makes_the_last_rows_the_test_part(tmp_path):
     federation = grid.spec.build()
     assert federation.input_shape == (3, 4)  # a and the three classes
     assert grid.model.for_federation(federation).input_shape == (3, 4)
-    refuse("--window needs --data", "--window", "3")
-    refuse("--time needs --data", "--time", "hour")
+    assert "--window needs --data" in refused(run.app, "--window 3")
+    assert "--time needs --data" in refused(run.app, "--time hour")
 
 
 def test_every_seed_has_the_scale_of_its_training_rows(table):
     """Points with pools of their own are trained as each alone."""
-    drop = 'federation.dataset.drop=["score"]'
-    options = ("--data", table, "--label", "y", "--client", "user", "--scale", "client")
-    options += ("--rounds", "3", "--set", drop, "--set", "algorithm=fedavg", "--quiet")
+    line = f"{OWN} --scale client --rounds 3 --set algorithm=fedavg --quiet"
+    line += " --set 'federation.dataset.drop=[\"score\"]'"
     losses = {}
     for seeds in ("0,1", "0", "1"):
         out = f"out {seeds}"
-        done = RUNNER.invoke(run.app, [*options, "--seed-list", seeds, "--out", out])
-        assert done.exit_code == 0, done.output
+        call(run.app, line, "--seed-list", seeds, "--out", out)
         (group,) = fp.Result.load(out).groups
         assert group.config["federation.dataset.scale"] == "client"
         losses[seeds] = np.asarray(group.metrics["loss"])
@@ -130,13 +117,12 @@ def test_every_seed_has_the_scale_of_its_training_rows(table):
 def test_a_table_of_another_country(tmp_path):
     rows = [f"u{k % 4};{k},5;{'' if k == 7 else 'ab'[k % 2]}" for k in range(60)]
     (tmp_path / "a.csv").write_text("\n".join(["user;a;y", *rows]))
-    options = ["show", "--data", "a.csv", "--label", "y", "--client", "user"]
-    options += ["--missing", "drop"]
-    refuse("--set federation.dataset.decimal=,", *options, app=data_command.app)
+    line = "show --data a.csv --label y --client user --missing drop"
+    hint = "--set federation.dataset.decimal=,"
+    assert hint in refused(data_command.app, line)
     for decimal in (",", '","'):
-        more = ["--set", f"federation.dataset.decimal={decimal}"]
-        done = RUNNER.invoke(data_command.app, [*options, *more])
-        assert done.exit_code == 0, done.output
+        setting = f"federation.dataset.decimal={decimal}"
+        done = call(data_command.app, line, "--set", setting)
         wanted = "1 of 60 rows were left out because of missing values."
         assert done.output.count(wanted) == 1
 
@@ -161,12 +147,12 @@ def test_settings_of_own_data_act_before_the_model_is_chosen(tmp_path):
     assert isinstance(second.model, fp.models.LinearRegression)
     assert second.spec.build().num_classes is None
     hint = "--set 'federation.dataset.drop=[\"when\"]'"
-    refuse(hint, "--data", "ages.csv", "--label", "age", "--client", "user")
+    assert hint in refused(run.app, "--data ages.csv --label age --client user")
 
 
 def test_rows_without_clients_are_distributed(table):
-    setting = ("--set", "federation.partition=iid", "--clients", "6")
-    result = train("--data", table, "--label", "y", "--rounds", "1", *setting)
+    line = "--data my.csv --label y --rounds 1 --clients 6"
+    result = train(f"{line} --set federation.partition=iid")
     assert result.groups[0].num_train.shape == (1, 6)
 
 
@@ -179,51 +165,49 @@ def test_numbers_without_clients_are_distributed_at_random(table):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("line", "message"),
     [
-        (("--data", "my.csv"), "label"),
-        (("--data", "my.csv", "--label", "yy"), "did you mean 'y'"),
-        (("--data", "my.csv", "--label", "y", "--client", "users"), "mean 'user'"),
-        (("--data", "none.csv", "--label", "y"), "none.csv"),
-        (("--label", "y"), "--label needs --data"),
-        (("--tokenizer", "minilm"), "--tokenizer needs --data"),
+        ("--data my.csv", "label"),
+        ("--data my.csv --label yy", "did you mean 'y'"),
+        ("--data my.csv --label y --client users", "mean 'user'"),
+        ("--data none.csv --label y", "none.csv"),
+        ("--label y", "--label needs --data"),
+        ("--tokenizer minilm", "--tokenizer needs --data"),
         (
-            ("--data", "my.csv", "--label", "y", "--text", "color"),
+            "--data my.csv --label y --text color",
             "Expected both text, a column, and its tokenizer",
         ),
         (
-            ("--data", "a.npz", "--tokenizer", "minilm"),
+            "--data a.npz --tokenizer minilm",
             "Expected --tokenizer with a table of text, got 'a.npz'",
         ),
-        (("--data", "my.csv", "--dataset", "digits"), "not both"),
-        (("--eval-on", "tset"), "did you mean 'test'"),
-        (("--eval-on", "test,test"), "different names"),
-        (("--eval-on", "test=x"), "different names"),
-        (("--eval-on", "test=4,train=6"), "multiples of the smallest"),
-        (("--eval-on", "test,others"), "num_others of at least 1"),
-        (("--eval-clients", "some"), "Unknown eval_clients"),
-        (("--eval-clients", "61"), "at most 60"),
-        (("--eval-every", "0"), "eval-every"),
+        ("--data my.csv --dataset digits", "not both"),
+        ("--eval-on tset", "did you mean 'test'"),
+        ("--eval-on test,test", "different names"),
+        ("--eval-on test=x", "different names"),
+        ("--eval-on test=4,train=6", "multiples of the smallest"),
+        ("--eval-on test,others", "num_others of at least 1"),
+        ("--eval-clients some", "Unknown eval_clients"),
+        ("--eval-clients 61", "at most 60"),
+        ("--eval-every 0", "eval-every"),
     ],
 )
-def test_wrong_options(table, arguments, message):
-    refuse(message, "--rounds", "2", *arguments)
+def test_wrong_options(table, line, message):
+    assert message in refused(run.app, f"--rounds 2 {line}")
 
 
 def test_text_among_numbers_names_the_line(table):
     lines = pathlib.Path(table).read_text("utf-8").splitlines()
     lines[7] = lines[7].rpartition(",")[0] + ",n/a?"
-    pathlib.Path("bad.csv").write_text("\n".join(lines), "utf-8")
-    refuse("line 8", "--data", "bad.csv", "--label", "y", "--client", "user")
+    pathlib.Path(table).write_text("\n".join(lines), "utf-8")
+    assert "line 8" in refused(run.app, OWN)
 
 
 @pytest.mark.wide
 def test_evaluation_options_reach_the_result():
-    periods = "test,validation,others=2,everybody=4"
     result = train(
-        *("--rounds", "4", "--eval-every", "1", "--eval-on", periods),
-        *("--eval-clients", "5", "--set", "federation.num_others=2"),
-        *("--set", "algorithm=fedavg"),
+        "--rounds 4 --eval-every 1 --eval-on test,validation,others=2,everybody=4"
+        " --eval-clients 5 --set federation.num_others=2 --set algorithm=fedavg"
     )
     group = result.groups[0]
     assert group.data == ("test", "validation", "others", "everybody")
@@ -243,12 +227,10 @@ def test_evaluation_options_reach_the_result():
 
 
 def test_the_leak_is_printed_before_training():
-    arguments = ["--set", "federation.partition=leaky_quantity_skew", "--dry-run"]
-    setting = ["--set", "federation.partition.min_examples=20"]
-    setting += ["--set", "algorithm=fedavg", "--seeds", "1"]
-    done = RUNNER.invoke(sweep.app, [*arguments, *setting])
-    assert done.exit_code == 0, done.output
-    assert "of the test examples are training examples of another" in done.output
+    line = "--set federation.partition=leaky_quantity_skew --seeds 1 --dry-run"
+    line += " --set federation.partition.min_examples=20 --set algorithm=fedavg"
+    leak = "of the test examples are training examples of another"
+    assert leak in call(sweep.app, line).output
 
 
 def test_presets_name_data_models_and_algorithms_that_exist():
@@ -262,18 +244,15 @@ def test_presets_name_data_models_and_algorithms_that_exist():
 
 
 def test_kappa_is_printed_for_natural_clients(table):
-    data = ("--data", table, "--label", "y", "--client", "user", "--dry-run")
-    flame = ("--set", "algorithm=flame", "--set", "algorithm.lam=0.5,2")
-    rho = ("--set", "algorithm.rho=0.5")
-    done = RUNNER.invoke(sweep.app, [*data, *flame, *rho])
-    assert done.exit_code == 0, done.output
+    flame = "--set algorithm=flame --set algorithm.lam=0.5,2 --set algorithm.rho=0.5"
+    done = call(sweep.app, f"{OWN} --dry-run {flame}")
     assert "algorithm.lam = 0.5, 2.0; algorithm.rho" not in done.stdout
     assert "kappa = 1, 4" in done.stdout  # rho N / lam, N = 4
 
 
 def test_a_pipe_is_no_table():
     os.mkfifo("my.csv")
-    refuse("to be a file, but it is a pipe", "--data", "my.csv", "--label", "y")
+    assert "to be a file, but it is a pipe" in refused(run.app, OWN)
 
 
 @pytest.mark.parametrize(
@@ -300,9 +279,8 @@ def test_prices_are_learned_by_a_network_in_their_units(tmp_path):
         for k, ((a, b, c), y) in enumerate(zip(x, prices, strict=True))
     ]
     (tmp_path / "houses.csv").write_text("\n".join(["user,a,b,c,y", *rows]))
-    words = ("--data", "houses.csv", "--label", "y", "--client", "user")
-    result = train(*words, "--set", "model=mlp", "--rounds", "20")
-    table = result.table()
+    line = "--data houses.csv --label y --client user --set model=mlp --rounds 20"
+    table = train(line).table()
     table = table[(table["when"] == "last") & (table["data"] == "own test")]
     rmse = table[(table["metric"] == "rmse") & (table["stat"] == "mean")]["value"]
     assert (rmse < prices.std() / 2).all() and (rmse > 100).all()

@@ -8,16 +8,15 @@ import pathlib
 import jax
 import numpy as np
 import pytest
-import typer.testing
 
 from experiments import run, sweep
 from fedjax_pfl import results
 from fedjax_pfl.core import checks
 from fedjax_pfl.engine import profiling, simulation
+from tests.command.commands import call, refused
 
 pytestmark = pytest.mark.usefixtures("elsewhere", "no_figures")
-RUNNER = typer.testing.CliRunner()
-SHORT = ("--preset", "quadratic", "--rounds", "6", "--eval-every", "2")
+SHORT = "--preset quadratic --rounds 6 --eval-every 2"
 
 
 def traces():
@@ -25,10 +24,9 @@ def traces():
 
 
 def test_a_profile_is_written_and_changes_nothing():
-    arguments = [*SHORT, "--set", "algorithm.lam=1,2"]
-    plain = RUNNER.invoke(sweep.app, [*arguments, "--out", "plain"])
-    done = RUNNER.invoke(sweep.app, [*arguments, "--out", "o", "--profile", "profile"])
-    assert plain.exit_code == done.exit_code == 0, done.output
+    line = f"{SHORT} --set algorithm.lam=1,2"
+    call(sweep.app, f"{line} --out plain")
+    done = call(sweep.app, f"{line} --out o --profile profile")
     (file,) = traces()
     assert f"Profile: open {file} at https://ui.perfetto.dev" in done.stdout
     assert list(file.parent.glob("*.xplane.pb"))
@@ -58,32 +56,27 @@ def test_only_the_second_segment_is_profiled(monkeypatch, tmp_path):
 
 
 def test_a_training_that_ends_at_once_has_no_profile():
-    arguments = ["--target", "1e9", "--stop-on", "::loss", "--out", "o"]
-    done = RUNNER.invoke(run.app, [*SHORT, *arguments, "--profile", "profile"])
-    assert done.exit_code == 0, done.output
+    line = f"{SHORT} --target 1e9 --stop-on ::loss --out o --profile profile"
+    done = call(run.app, line)
     assert "Nothing was profiled" in done.stdout
     assert traces() == []
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("line", "sentence"),
     [
-        (("--profile", "file"), "Cannot write the directory 'file'"),
-        (("--profile", "file/a/b"), "Cannot write the directory 'file/a/b'"),
-        (("--profile", "p", "--eval-every", "6"), "got 6 and 6 rounds"),
-        (("--resume", "r", "--profile", "p"), "not --profile"),
+        (f"{SHORT} --profile file", "Cannot write the directory 'file'"),
+        (f"{SHORT} --profile file/a/b", "Cannot write the directory 'file/a/b'"),
+        (f"{SHORT} --profile p --eval-every 6", "got 6 and 6 rounds"),
+        ("--resume r --profile p", "not --profile"),
     ],
 )
-def test_what_cannot_be_profiled_is_refused(monkeypatch, arguments, sentence):
+def test_what_cannot_be_profiled_is_refused(monkeypatch, line, sentence):
     monkeypatch.setattr(
         simulation, "run_groups", lambda *a, **k: pytest.fail("trained")
     )
     pathlib.Path("file").write_text("")
-    options = () if "--resume" in arguments else SHORT
-    done = RUNNER.invoke(run.app, [*options, *arguments])
-    assert done.exit_code == 2, done.output
-    assert sentence in done.stderr
-    assert [path.name for path in pathlib.Path().iterdir()] == ["file"]
+    assert sentence in refused(run.app, line)
 
 
 def test_a_directory_with_other_profiles_is_taken(tmp_path):

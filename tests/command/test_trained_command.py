@@ -10,8 +10,8 @@ import safetensors.numpy
 import fedjax_pfl as fp
 from experiments import plan, sweep
 from fedjax_pfl.command import presets
+from tests.command.commands import call, refused
 from tests.command.test_batch import tiny
-from tests.command.test_experiments import RUNNER
 
 
 @pytest.fixture(autouse=True)
@@ -21,55 +21,41 @@ def tiny_preset(elsewhere, no_figures, monkeypatch):
 
 
 def test_models_are_in_the_directory_of_the_run():
-    asked = ["--preset", "tiny", "--save-models", "last", "--checkpoint-seconds", "0"]
-    stopped = RUNNER.invoke(sweep.app, [*asked, "--max-minutes", "1e-9", "--out", "o"])
-    assert stopped.exit_code == 3, stopped.output
+    line = "--preset tiny --save-models last --checkpoint-seconds 0 --out o"
+    call(sweep.app, f"{line} --max-minutes 1e-9", status=3)
     assert not pathlib.Path("o/models").exists()
     # What a process leaves that is killed while it writes, or before the result.
     for left in ("models", ".models.123"):
         pathlib.Path("o", left).mkdir()
         pathlib.Path("o", left, "half").write_text("")
-    done = RUNNER.invoke(sweep.app, ["--resume", "o"])
-    assert done.exit_code == 0, done.output
+    done = call(sweep.app, "--resume o")
     assert "Models: o/models" in done.output.splitlines()
     assert not pathlib.Path("o/.models.123").exists()
     found = fp.load_models("o")
-    assert {path.name for path in found.directory.iterdir()} == {
-        "models.csv",
-        "000-fedavg",
-    }
+    names = {path.name for path in found.directory.iterdir()}
+    assert names == {"models.csv", "000-fedavg"}
     assert found.find(model="global").params["theta"].shape == (3,)
-    again = RUNNER.invoke(sweep.app, ["--resume", "o"])
-    assert again.exit_code == 0 and "Models: o/models" in again.output
+    assert "Models: o/models" in call(sweep.app, "--resume o").output
 
 
 def test_the_plan_says_how_large_they_are():
-    done = RUNNER.invoke(plan.app, ["--preset", "tiny", "--save-models", "last"])
-    assert done.exit_code == 0, done.output
+    done = call(plan.app, "--preset tiny --save-models last")
     assert "Trained models: 24 B." in done.output  # three numbers of eight bytes
 
 
-def trained_file(model="global"):
-    (path,) = pathlib.Path("first/models").glob(f"*/*{model}.safetensors")
-    return path
-
-
 def test_a_training_starts_from_the_file_of_another():
-    asked = ["--preset", "tiny", "--quiet"]
-    first = [*asked, "--save-models", "last", "--out", "first"]
-    assert RUNNER.invoke(sweep.app, first).exit_code == 0
-    start = fp.load_params(trained_file())
+    line = "--preset tiny --quiet --save-models last"
+    call(sweep.app, f"{line} --out first")
+    (file,) = pathlib.Path("first/models").glob("*/*global.safetensors")
+    start = fp.load_params(file)
     saved = fp.load_models("first").find(model="global").params
     np.testing.assert_array_equal(start["theta"], saved["theta"])
-    more = ["--init", str(trained_file()), "--out", "second", "--save-models", "last"]
-    done = RUNNER.invoke(sweep.app, [*asked, "--rounds", "1", *more])
-    assert done.exit_code == 0, done.output
+    call(sweep.app, f"{line} --rounds 1 --init {file} --out second")
     ends = [fp.Result.load(d).groups[0].metrics["loss"] for d in ("first", "second")]
     np.testing.assert_array_equal(ends[1][:, 0], ends[0][:, -1])
     config = fp.Result.load("second").groups[0].config
     assert config["model.initial_params"].startswith("Pretrained(sha256 ")
-    planned = RUNNER.invoke(plan.app, ["--preset", "tiny", *more[:2]])
-    assert planned.exit_code == 0, planned.output
+    call(plan.app, f"--preset tiny --init {file}")
 
 
 @pytest.mark.parametrize(
@@ -88,7 +74,5 @@ def test_a_training_starts_from_the_file_of_another():
 def test_files_that_do_not_fit_are_one_sentence(arrays, words):
     path = pathlib.Path("file.safetensors")
     path.write_bytes(b"no" if arrays is None else safetensors.numpy.save(arrays))
-    asked = ["--preset", "tiny", "--init", str(path), "--dry-run"]
-    done = RUNNER.invoke(sweep.app, asked)
-    assert done.exit_code == 2 and words in done.output.replace("\n", " ")
-    assert "Traceback" not in done.output
+    text = refused(sweep.app, f"--preset tiny --init {path} --dry-run")
+    assert words in text.replace("\n", " ")

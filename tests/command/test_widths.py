@@ -10,14 +10,13 @@ import sys
 import termios
 
 import pytest
-import typer.testing
 
 import fedjax_pfl as fp
 from fedjax_pfl.command import application, printing, show
 from tests import histories
+from tests.command.commands import call
 
 ROOT = pathlib.Path(__file__).parents[2]
-RUNNER = typer.testing.CliRunner()
 
 
 @pytest.fixture
@@ -60,8 +59,8 @@ def test_data_sets_in_a_terminal():
 
 
 def test_data_sets_where_the_width_is_said(narrow):
-    done = RUNNER.invoke(application.app, ["data", "list"])
-    assert set(fp.data.DATASETS) <= set(fits(done.stdout))
+    words = fits(call(application.app, "data list").stdout)
+    assert set(fp.data.DATASETS) <= set(words)
 
 
 def test_plans_are_not_cut(narrow, capsys):

@@ -73,13 +73,9 @@ _FIELD = re.compile(r"^    ([a-z]\w*): (?!ClassVar)", re.MULTILINE)
 _OWN = ("seed", "num_rounds", "eval_every", "on_nonfinite", "per_client")
 
 
-def _one_of(names: Iterable[str]) -> Callable[[str], list[str]]:
-    """Makes a function that completes one of some names."""
-
-    def complete(incomplete: str) -> list[str]:
-        return _starting(incomplete, names)
-
-    return complete
+def _one_of(names: Iterable[str]) -> Callable[[], list[str]]:
+    """Makes a function that returns names; typer keeps those that begin as typed."""
+    return lambda: list(names)
 
 
 presets = _one_of((*PRESETS, *BENCHMARKS))
@@ -92,12 +88,13 @@ methods = _one_of(registry.ALGORITHMS)
 def algorithms(incomplete: str) -> list[str]:
     """Completes the last of several names of methods, with an optional `+` first."""
     plus = "+" if incomplete.startswith("+") else ""
-    return [f"{plus}{name}" for name in _extend(incomplete.removeprefix("+"), methods)]
+    words = _extend(incomplete.removeprefix("+"), registry.ALGORITHMS)
+    return [f"{plus}{word}" for word in words]
 
 
 def fields(context: typer.Context, incomplete: str) -> list[str]:
     """Completes the last of several dotted names of fields."""
-    return _extend(incomplete, lambda name: _dotted(context, name))
+    return _extend(incomplete, _dotted(context, incomplete.rpartition(",")[2]))
 
 
 def settings(context: typer.Context, incomplete: str) -> list[str]:
@@ -105,23 +102,17 @@ def settings(context: typer.Context, incomplete: str) -> list[str]:
     name, equals, value = incomplete.partition("=")
     if not equals:
         return [f"{word}=" for word in _dotted(context, name)]
-    names = _registered(name)
-    return [f"{name}={word}" for word in _extend(value, lambda v: _starting(v, names))]
+    return [f"{name}={word}" for word in _extend(value, _registered(name))]
 
 
-def _starting(incomplete: str, names: Iterable[str]) -> list[str]:
-    """Returns the names that begin with the typed text."""
-    return [name for name in names if name.startswith(incomplete)]
-
-
-def _extend(incomplete: str, complete: Callable[[str], list[str]]) -> list[str]:
-    """Completes the last of several values with commas between them."""
-    start, comma, end = incomplete.rpartition(",")
-    return [f"{start}{comma}{value}" for value in complete(end)]
+def _extend(incomplete: str, names: Iterable[str]) -> list[str]:
+    """Returns values with commas between them, with each name as the last one."""
+    start, comma, _ = incomplete.rpartition(",")
+    return [f"{start}{comma}{name}" for name in names]
 
 
 def _dotted(context: typer.Context, incomplete: str) -> list[str]:
-    """Completes names of fields: the first parts, or fields of a typed part."""
+    """Returns names of fields: the first parts, or fields of a typed part."""
     owner = incomplete.rpartition(".")[0]
     names = {name for name in COMPONENTS if name.rpartition(".")[0] == owner}
     if owner == "federation":
@@ -132,7 +123,7 @@ def _dotted(context: typer.Context, incomplete: str) -> list[str]:
         names |= {f"{owner}.{field}" for field in _of_component(owner, kinds)}
     elif not owner:
         names |= {"federation", *_OWN}
-    return sorted(_starting(incomplete, names))
+    return sorted(names)
 
 
 def _registered(component: str) -> Iterable[str]:

@@ -1,10 +1,14 @@
 """Calls of commands, with checks of how they end."""
 
 import os
+import pathlib
 import shlex
+import subprocess
+import sys
 
 import typer.testing
 
+ROOT = pathlib.Path(__file__).parents[2]
 RUNNER = typer.testing.CliRunner()
 
 
@@ -26,3 +30,15 @@ def refused(app, line="", *words):
     assert "Traceback" not in text
     assert sorted(os.listdir()) == before
     return text
+
+
+def python(*words, folder=ROOT, timeout=None, **variables):
+    """Runs Python with a program and its words in a process of its own."""
+    return subprocess.run(
+        [sys.executable, *words],
+        env=os.environ | variables,
+        cwd=folder,
+        timeout=timeout,
+        capture_output=True,
+        text=True,
+    )

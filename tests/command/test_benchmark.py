@@ -1,6 +1,5 @@
 """The command `benchmark`: a method of one's own beside others, and bad input."""
 
-import pathlib
 import re
 import shutil
 
@@ -11,10 +10,9 @@ from fedjax_pfl.benchmark import tables
 from fedjax_pfl.command import application, presets
 from fedjax_pfl.command import benchmark as benchmarks
 from fedjax_pfl.command.presets import experiment
-from tests.command.commands import call
+from tests.command.commands import ROOT, call
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
-ROOT = pathlib.Path(__file__).parents[2]
 IID = "--set federation.unseen_fraction=0 --set federation.partition=iid"
 SMALL = f"--clients 6 --seeds 2 --rounds 9 {IID}"
 

@@ -5,7 +5,6 @@ import os
 import pathlib
 import shlex
 import shutil
-import subprocess
 import sys
 
 import pandas as pd
@@ -28,9 +27,7 @@ from fedjax_pfl.command import (
 from fedjax_pfl.command import arguments as arguments_of
 from fedjax_pfl.command.presets import experiment
 from fedjax_pfl.core import checks
-from tests.command.commands import call, refused
-
-ROOT = pathlib.Path(__file__).parents[2]
+from tests.command.commands import call, python, refused
 
 
 def begin(folder, arguments):
@@ -205,8 +202,7 @@ def test_wrong_names_are_answered_without_jax():
         "        heavy = {'jax', 'pandas', 'matplotlib'} & set(sys.modules)\n"
         "        print(end.code, heavy or 'light', '<<', line, file=sys.stderr)"
     )
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    done = python("-c", code)
     answers = done.stderr.split("2 light << ")
     assert len(answers) == len(WRONG) + 1, done.stderr
     for sentence, answer in zip(WRONG.values(), answers, strict=False):

@@ -3,8 +3,6 @@
 import contextlib
 import importlib.metadata
 import os
-import subprocess
-import sys
 import warnings
 
 import jax
@@ -12,6 +10,7 @@ import pytest
 
 from fedjax_pfl.command import arguments, cli, compilation_cache, run_folder
 from fedjax_pfl.core import checks
+from tests.command.commands import python
 
 OPTIONS = (
     "jax_compilation_cache_dir",
@@ -41,10 +40,8 @@ def home(tmp_path, monkeypatch):
 
 
 def test_small_programs_are_kept_at_home(home):
-    env = {**os.environ, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "1"}
     for _ in range(2):
-        command = [sys.executable, "-c", SMALL]
-        done = subprocess.run(command, env=env, capture_output=True, text=True)
+        done = python("-c", SMALL, JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="1")
         assert done.stdout == "2.0\n", done.stderr
     (machine,) = (home / "fedjax_pfl/jax").iterdir()
     assert any(machine.iterdir())
@@ -132,9 +129,8 @@ def test_a_resumed_run_is_silent_before_jax_is_imported(tmp_path):
         "compilation_cache.silence = silence\n"
         f"sweep.app(['--resume', {str(tmp_path / 'run')!r}])"
     )
-    words = [sys.executable, "-c", code]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
+    done = python("-c", code)
+    assert done.stdout == "False\n", done.stderr
 
 
 def test_a_cache_that_others_can_write_is_not_used(home):

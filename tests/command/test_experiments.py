@@ -1,11 +1,8 @@
 """The commands: what they refuse, what they plan, what they leave behind."""
 
 import json
-import os
 import pathlib
 import signal
-import subprocess
-import sys
 
 import pytest
 
@@ -17,11 +14,10 @@ from fedjax_pfl.command.presets.experiment import apply_settings
 from fedjax_pfl.core import checks
 from fedjax_pfl.engine import simulation
 from fedjax_pfl.engine.trainer import Interrupted
-from tests.command.commands import call, refused
+from tests.command.commands import call, python, refused
 from tests.lanes import wide
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
-ROOT = pathlib.Path(__file__).parents[2]
 
 
 def settings(*texts, preset="own_data"):
@@ -331,36 +327,30 @@ def test_help_does_not_import_jax(line, text):
         f"try:\n    application.app({line.split()})\n"
         "except SystemExit as end:\n    print(end.code, 'jax' in sys.modules)"
     )
-    words = [sys.executable, "-c", code]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT)
+    done = python("-c", code)
     assert done.stdout.splitlines()[-1] == "0 False", done.stderr
     assert text in " ".join(done.stdout.split())
 
 
-def alone(folder, *words):
+def alone(folder, line):
     """The result of `python -m experiments.run` in a process of its own."""
     variables = {"XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}
     variables |= {"XDG_CACHE_HOME": str(folder / "cache")}
-    command = [sys.executable, "-m", "experiments.run", "--quiet", *words]
-    subprocess.run(
-        [*command, "--out", folder / "out"],
-        env=os.environ | variables,
-        cwd=ROOT,
-        timeout=120,
-        check=True,
-    )
+    words = ["-m", "experiments.run", "--quiet", *line.split()]
+    done = python(*words, "--out", folder / "out", timeout=120, **variables)
+    assert done.returncode == 0, done.stderr
     return results.Result.load(folder / "out")
 
 
 @pytest.mark.parametrize("devices", [3, wide(None)])
 def test_devices_are_made_before_jax_starts(tmp_path, devices):
     """By default one per core."""
-    words = ("--devices", str(devices)) if devices else ()
-    result = alone(tmp_path, "--preset", "quadratic", "--rounds", "2", *words)
+    option = f"--devices {devices}" if devices else ""
+    result = alone(tmp_path, f"--preset quadratic --rounds 2 {option}")
     assert result.provenance["num_devices"] == (devices or cli.num_cores())
 
 
 def test_seeds_on_two_devices_end(tmp_path):
     """FedPG's factorizations waited for each other's threads."""
-    words = "--algorithm fedpg --rounds 1 --seeds 2 --devices 2".split()
-    assert len(alone(tmp_path, *words).status) == 2
+    line = "--algorithm fedpg --rounds 1 --seeds 2 --devices 2"
+    assert len(alone(tmp_path, line).status) == 2

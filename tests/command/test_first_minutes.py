@@ -1,15 +1,11 @@
 """What a newcomer meets first: what objects look like, and wrong arguments."""
 
-import pathlib
-
 import jax
 import numpy as np
 import pytest
 
 import fedjax_pfl as fp
 from fedjax_pfl import data
-
-ROOT = pathlib.Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,8 @@ import contextlib
 import dataclasses
 import importlib.util
 import operator
-import os
-import pathlib
 import re
 import shlex
-import subprocess
 import sys
 import tomllib
 
@@ -22,9 +19,8 @@ from fedjax_pfl import command
 from fedjax_pfl.command import application, arguments, completion, components, presets
 from fedjax_pfl.command import examples as command_examples
 from fedjax_pfl.data.sources import fetching
-from tests.command.commands import call
+from tests.command.commands import ROOT, call, python
 
-ROOT = pathlib.Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 
 
@@ -94,13 +90,7 @@ print({{"jax", "numpy"}} & {{*sys.modules}})
 
 def test_the_shell_completes_words_without_jax():
     """As bash asks for the last of some words."""
-    done = subprocess.run(
-        [sys.executable, "-c", COMPLETE],
-        env={**os.environ, "_FEDJAX_PFL_COMPLETE": "complete_bash"},
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
+    done = python("-c", COMPLETE, _FEDJAX_PFL_COMPLETE="complete_bash")
     *answers, modules = done.stdout.split("next\n")
     assert modules == "set()\n", done.stderr
     for (words, expected), said in zip(COMPLETED.items(), answers, strict=True):
@@ -192,8 +182,7 @@ def test_the_program_of_the_page_has_arguments_that_exist(capsys, monkeypatch):
 )
 def test_the_package_runs_commands(words):
     package, installed = (
-        subprocess.run([sys.executable, "-m", name, *words], capture_output=True)
-        for name in ("fedjax_pfl", "fedjax_pfl.command")
+        python("-m", name, *words) for name in ("fedjax_pfl", "fedjax_pfl.command")
     )
     assert package.stdout == installed.stdout and package.stderr == installed.stderr
     assert package.returncode == installed.returncode
@@ -214,15 +203,13 @@ def test_without_the_extra_there_is_the_line_that_installs_it(no_extra, capsys, 
 
 
 def test_commands_without_any_package_say_what_to_install():
-    alone = {**os.environ, "PYTHONPATH": str(ROOT)}  # with -S nothing is installed
     for flags, status, shown in (
         (["-m", "experiments.sweep"], 1, "The commands need"),
         (["-c", "import experiments"], 1, "ModuleNotFoundError: The commands need"),
         (["-m", "fedjax_pfl.command"], 2, "The commands need"),
         (["-m", "fedjax_pfl"], 2, "The commands need"),
     ):
-        run = [sys.executable, "-S", *flags]
-        done = subprocess.run(run, env=alone, capture_output=True, text=True)
+        done = python("-S", *flags, PYTHONPATH=str(ROOT))  # nothing is installed
         assert done.returncode == status
         last = done.stderr.splitlines()[-1]
         assert last.startswith(shown) and "typer, matplotlib, jinja2" in last

@@ -1,7 +1,6 @@
 """From a table of one's own to a figure for a paper, by the documentation's words."""
 
 import os
-import pathlib
 import subprocess
 import sys
 
@@ -9,9 +8,9 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
+from tests.command.commands import ROOT
 from tests.project import test_readme
 
-ROOT = pathlib.Path(__file__).parents[2]
 PAGE = (ROOT / "docs/data.md").read_text("utf-8")
 
 

@@ -2,8 +2,6 @@
 
 import dataclasses
 import pathlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -13,7 +11,7 @@ import fedjax_pfl as fp
 from fedjax_pfl.command import application, arguments, job
 from fedjax_pfl.data import splits
 from fedjax_pfl.results import pretraining
-from tests.command.commands import call, refused
+from tests.command.commands import call, python, refused
 
 USERS = 12
 OWN = "pretrain --data own.csv --label kind --client user"
@@ -153,7 +151,7 @@ for words in (
     except SystemExit as end:
         print(end.code, "jax" in sys.modules)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = python("-c", code, folder=None)
     assert done.stdout.split("\n") == ["2 False"] * 4 + [""]
     names = [line.rpartition(" ")[2] for line in done.stderr.splitlines()]
     assert names == ["'digits'.", "'cifar10'.", "'mnist'.", "'own.csv'."]

@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import pathlib
 import pty
 import struct
 import subprocess
@@ -14,9 +13,7 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl.command import application, printing, show
 from tests import histories
-from tests.command.commands import call
-
-ROOT = pathlib.Path(__file__).parents[2]
+from tests.command.commands import ROOT, call
 
 
 @pytest.fixture

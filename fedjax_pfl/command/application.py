@@ -17,10 +17,7 @@ from fedjax_pfl.command import (
 __all__ = ["alone", "app"]
 
 _MAINS = {
-    "run": cli.make_main("run"),
-    "sweep": cli.make_main("sweep"),
-    "plan": cli.make_main("plan"),
-    "benchmark": cli.make_main("benchmark"),
+    **{name: cli.make_main(name) for name in ("run", "sweep", "plan", "benchmark")},
     "pretrain": pretrain_command.main,
     "report": report_command.main,
     "methods": methods_command.main,

@@ -121,14 +121,14 @@ def _list() -> None:
     printing.table(printing.console(), titles, rows)
 
 
+def _directory(noun: str) -> Any:
+    """Declares the option --data-dir."""
+    return typer.Option(metavar="DIR", help=f"{noun} (or set FEDJAX_PFL_DATA).")
+
+
 @cli.answered
 def _check(
-    data_dir: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR", help="Directory of data files (or set FEDJAX_PFL_DATA)."
-        ),
-    ] = None,
+    data_dir: Annotated[str | None, _directory("Directory of data files")] = None,
 ) -> None:
     """Reads every data set in a directory and reports damage."""
     from fedjax_pfl.command import printing
@@ -165,12 +165,7 @@ def _fetch(
             autocompletion=completion.fetched,
         ),
     ],
-    data_dir: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR", help="Existing directory (or set FEDJAX_PFL_DATA)."
-        ),
-    ] = None,
+    data_dir: Annotated[str | None, _directory("Existing directory")] = None,
 ) -> None:
     """Downloads a data set with tensorflow-datasets, and checks it."""
     from fedjax_pfl import data

@@ -43,7 +43,7 @@ def rule(all_tasks: tables.Tables) -> str:
     if shared.outdated:
         parts.append(
             "Most data sets have searches with narrower ranges and budgets in local"
-            " steps, so findings are of these until the others are more."
+            " steps, so findings are of these until the others are as many."
         )
     elif all_tasks.outdated:
         parts.append("Data sets that are to be trained again have no part in them.")

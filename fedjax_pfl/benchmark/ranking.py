@@ -144,18 +144,21 @@ class Ranks:
 
 def counted(all_tasks: tables.Tables) -> tables.Tables:
     """Returns the rows of the data sets for findings."""
-    outdated = set(all_tasks.outdated)
-    # Outdated data sets and others are never mixed: the larger set counts.
-    names = [name for name in all_tasks.tasks if name not in outdated]
-    if len(names) <= len(outdated):
-        names = all_tasks.outdated
-    rows = all_tasks.of_tasks(*names)
-    if len(names) == 1:
+    outdated = all_tasks.outdated
+    current = [name for name in all_tasks.tasks if name not in outdated]
+    # Never mixed: the larger set counts, of equal ones the current data sets.
+    sets = [_with_most_methods(all_tasks.of_tasks(*n)) for n in (current, outdated)]
+    return max(sets, key=lambda rows: len(rows.tasks))
+
+
+def _with_most_methods(rows: tables.Tables) -> tables.Tables:
+    """Returns the rows of the data sets on which most methods were trained."""
+    if len(rows.tasks) < 2:
         return rows
     # With any score: the rule must not depend on results.
     minimum = SHARE * rows.scores["method"].nunique()
     methods = rows.scores.groupby("task")["method"].nunique()
-    return rows.of_tasks(*(name for name in names if methods[name] >= minimum))
+    return rows.of_tasks(*(name for name in rows.tasks if methods[name] >= minimum))
 
 
 def over_tasks(shared: tables.Tables) -> Ranks | None:

@@ -135,7 +135,7 @@ def test_unconverged_methods_count_with_a_dagger_and_diverged_ones_are_missing()
     [
         ((), "over 3 of 4 data sets", "Without: few."),
         (("few",), "over 3 of 4 data sets", "have no part"),
-        (("few", "t1", "t2"), "over 2 of 4 data sets", "until the others are more"),
+        (("few", "t1", "t2"), "over 2 of 4 data sets", "until the others are as many"),
     ],
 )
 def test_the_rule_says_which_data_sets_count(old, over, words):

@@ -141,16 +141,22 @@ def test_data_sets_count_by_what_was_trained_and_not_by_what_was_reached():
 
 
 @pytest.mark.parametrize(
-    ("old", "counted"),
+    ("old", "few", "counted"),
     [
-        (["t2"], ["t0", "t1"]),
-        (["t1", "t2"], ["t1", "t2"]),  # the older ones are more
-        (["t0", "t1", "t2"], ["t0", "t1", "t2"]),
-        ([], ["t0", "t1", "t2"]),
+        (["t2"], [], ["t0", "t1", "t3"]),
+        (["t1", "t2", "t3"], [], ["t1", "t2", "t3"]),  # the older ones are more
+        (["t1", "t2", "t3"], ["t3"], ["t1", "t2"]),
+        (["t2", "t3"], [], ["t0", "t1"]),
+        (["t1", "t2"], ["t2"], ["t0", "t3"]),
+        (["t0", "t1", "t2", "t3"], [], ["t0", "t1", "t2", "t3"]),
+        ([], [], ["t0", "t1", "t2", "t3"]),
     ],
 )
-def test_older_searches_count_until_the_new_ones_are_more(old, counted):
-    found = table(*(rows(f"t{k}", drawn(3, seed=k)) for k in range(3)), old=old)
+def test_older_searches_count_until_the_new_ones_are_as_many(old, few, counted):
+    """Of the data sets on which most methods were trained."""
+    names = [f"t{k}" for k in range(4)]
+    parts = (rows(n, drawn(2 if n in few else 6, seed=k)) for k, n in enumerate(names))
+    found = table(*parts, old=old)
     assert found.outdated == old
     assert ranking.counted(found).tasks == counted
 

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping
 
 import pandas as pd
 
-from experiments.cards import claims, markdown, pages, tables, verdicts
-from experiments.cards.headlines import Headline
+from experiments.cards import claims, headlines, markdown, pages, tables, verdicts
 from experiments.cards.runs import Run, Side
 
 __all__ = ["CARD", "Concentrations"]
@@ -126,45 +125,19 @@ def _claims_about(settings: tuple[str, ...], words: str) -> list[claims.Claim]:
     return [c for c in _CLAIMS if c.run.endswith(ends) and words in c.text]
 
 
-_HEADLINES = (
-    Headline(
-        "with few examples per client FedACS is best",
-        "",
-        _claims_about(("small", "many"), "FedACS is better than"),
-        "its cosines of parameters hardly tell clients apart",
-    ),
-    Headline(
-        "with many examples FedACS is clearly above FedAvg",
-        "",
-        _claims_about(("dirichlet",), "FedACS is better than FedAvg"),
-        "any personal model is",
-    ),
-    Headline(
-        "APFL is best where every client has two classes",
-        "",
-        _claims_about(("pat2",), "APFL is better than FedACS"),
-        "two classes are learned alone",
-    ),
-    Headline(
-        "with few examples Per-FedAvg is above pFedMe",
-        "",
-        _claims_about(("small", "many"), "Per-FedAvg is better than pFedMe"),
-        "pFedMe at its step is slow",
-    ),
-    Headline(
-        "global models are worse than local training",
-        "",
-        _claims_about(("small", "many", "dirichlet"), "local training is better than"),
-        "it depends on the skew: under a mild one clients lack examples, not a model"
-        " of their own",
-    ),
-    Headline(
-        "the standard deviation of FedACS over repetitions is the smallest",
-        "",
-        (),
-        "not judged: with five repetitions a ratio of two deviations up to 2.5 is"
-        " chance (F test at 5 %)",
-    ),
+_HEADLINES = headlines.of(
+    "fedacs",
+    {
+        "few_examples": _claims_about(("small", "many"), "FedACS is better than"),
+        "many_examples": _claims_about(("dirichlet",), "FedACS is better than FedAvg"),
+        "two_classes": _claims_about(("pat2",), "APFL is better than FedACS"),
+        "per_fedavg": _claims_about(
+            ("small", "many"), "Per-FedAvg is better than pFedMe"
+        ),
+        "local": _claims_about(
+            ("small", "many", "dirichlet"), "local training is better than"
+        ),
+    },
 )
 
 CARD = pages.Card(

@@ -8,8 +8,7 @@ submission 6989.
 import itertools
 from collections.abc import Mapping
 
-from experiments.cards import claims, methods, pages, verdicts
-from experiments.cards.headlines import Headline
+from experiments.cards import claims, headlines, methods, pages, verdicts
 from experiments.cards.runs import DATA, WIDER, Side
 from experiments.presets import fedpg as presets
 
@@ -169,47 +168,25 @@ def _figures() -> list[claims.Drawing]:
     return figures
 
 
-def _headlines() -> list[Headline]:
+def _headlines() -> list[headlines.Headline]:
     """Returns the paper's headlines."""
     global_side, personal = _fedpg("global"), _fedpg("personal")
     rivals = ("FedAvg", "FedProx", "APFL", "Ditto", "FedRep", "FedROD", "FedMGDA")
-    run = "fedpg_fmnist_10"
-    return [
-        Headline(
-            "the global model is ahead of every baseline's",
-            "+5 to +20",
-            # The other data sets were not run: their networks want a GPU.
-            claims.of(run, "FMNIST", [(n, global_side, _rival(n)) for n in rivals]),
-            "fewer rounds, after which the baselines still rise: with all rounds FedAvg"
-            " alone comes close; several printed rows are artefacts of their code",
-        ),
-        Headline(
-            "personal models keep that accuracy on everybody's data",
-            "",
-            claims.of(
-                run, "FMNIST", [(n, personal, _rival(n, "personal")) for n in rivals]
-            ),
-            "the length of the personal direction is reconstructed",
-        ),
-        Headline(
-            "under attacks it stays ahead of the baselines",
-            "",
-            [
-                claim
-                for kind in ("a1", "a2")
-                for claim in _attack_claims(f"fedpg_fmnist_{kind}", kind.upper())
-                if not claim.is_ours
-            ],
-            "the scale is the median of lengths, as its authors' code has it",
-        ),
-        Headline(
-            "the largest step of the search hardly matters",
-            "",
-            [claim for figure in _figures() for claim in figure.claims],
-            "long steps are never accepted",
-            of="equal",
-        ),
+    # The other data sets were not run: their networks want a GPU.
+    pairs = {
+        "global": [(n, global_side, _rival(n)) for n in rivals],
+        "personal": [(n, personal, _rival(n, "personal")) for n in rivals],
+    }
+    by_key = {n: claims.of("fedpg_fmnist_10", "FMNIST", p) for n, p in pairs.items()}
+    attack_claims = [
+        claim
+        for kind in ("a1", "a2")
+        for claim in _attack_claims(f"fedpg_fmnist_{kind}", kind.upper())
+        if not claim.is_ours
     ]
+    step_claims = [claim for figure in _figures() for claim in figure.claims]
+    by_key |= {"attacks": attack_claims, "steps": step_claims}
+    return headlines.of("fedpg", by_key)
 
 
 _GPU = "convolutional networks of 100 clients want a GPU"

@@ -8,8 +8,7 @@ import dataclasses
 import itertools
 from typing import Any
 
-from experiments.cards import claims, pages, verdicts
-from experiments.cards.headlines import Headline
+from experiments.cards import claims, headlines, pages, verdicts
 from experiments.cards.runs import Side
 
 __all__ = ["CARD", "SIDES"]
@@ -103,69 +102,24 @@ def _attack_claims() -> list[claims.Claim]:
     return claims.of("fedplus_attacks", "ours, sign flip", pairs)
 
 
-_GAINS = {
-    "synthetic": "+28.72",
-    "mnist": "+6.24",
-    "femnist": "+11.32",
-    "sentiment": "+13.89",
-}
-
-
-def _headlines() -> list[Headline]:
+def _headlines() -> list[headlines.Headline]:
     """Returns the paper's headlines."""
-    baseline_pairs = [pair for pair in _PAIRS[:4]]
-    reason = {
-        "mnist": "every party has one digit, which it learns alone; FedProx, one of the"
-        " baselines, is above Fed+",
-        "femnist": "parties are small and share letters",
-    }
     # One printed number per data set, compared with the mean of the four baselines.
-    gains = [
-        Headline(
-            f"Fed+ is above the baselines, {data}",
-            printed,
-            claims.of(f"fedplus_{data}", data, baseline_pairs),
-            reason.get(data, "a stand-in, or fewer examples and rounds"),
-            of="mean",
-        )
-        for data, printed in _GAINS.items()
-    ]
+    by_key = {n: claims.of(f"fedplus_{n}", n, _PAIRS[:4]) for n in _BENCHMARKS}
+    above_fedprox = ("FedGeoMed+ is better than FedProx", _GEO, _FEDPROX)
     benchmark_claims = [c for data in _BENCHMARKS for c in _benchmark_claims(data)]
-    return [
-        *gains,
-        Headline(
-            "the best Fed+ variant is above FedProx",
-            "+9.90, mean of four",
-            [
-                claim
-                for data in _GAINS
-                for claim in claims.of(
-                    f"fedplus_{data}",
-                    data,
-                    [("FedGeoMed+ is better than FedProx", _GEO, _FEDPROX)],
-                )
-            ],
-            "the three variants are one model at the paper's radius",
-        ),
-        Headline(
-            "robust baselines are the worst",
-            "",
-            [c for c in benchmark_claims if "FedAvg is better than" in c.text],
-            "messages of parties with one class have no common median",
-        ),
-        Headline(
-            "more parties in training are better",
-            "+11.54, +2.02",
-            _party_claims(),
-            "parties that never trained count with the initial model",
-        ),
-        Headline(
-            "more parties in training are better: synthetic, FEMNIST, Sent140",
-            "+20.51, +7.30; +43.55, +9.95; +3.64, +4.66",
-            (),
-            "not run: what counts parties that never trained shows no more than MNIST",
-        ),
-    ]
+    by_key |= {
+        "best_variant": [
+            claim
+            for data in _BENCHMARKS
+            for claim in claims.of(f"fedplus_{data}", data, [above_fedprox])
+        ],
+        "robust_baselines": [
+            c for c in benchmark_claims if "FedAvg is better than" in c.text
+        ],
+        "parties": _party_claims(),
+    }
+    return headlines.of("fedplus", by_key)
 
 
 CARD = pages.Card(

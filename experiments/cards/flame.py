@@ -12,9 +12,8 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.cards import claims, pages, tables, verdicts
+from experiments.cards import claims, headlines, pages, tables, verdicts
 from experiments.cards.claims import Claim, Drawing
-from experiments.cards.headlines import Headline
 from experiments.cards.runs import Side
 from experiments.presets.flame import PFEDME_RATE, ROWS, SEEDS
 
@@ -286,120 +285,39 @@ def _gain_claims(short: str) -> list[Claim]:
     ]
 
 
-def _headlines() -> list[Headline]:
+def _headlines() -> list[headlines.Headline]:
     """Returns the paper's headlines."""
-    global_claims = [claim for claim in _CLAIMS if claim.text.startswith("(b)")]
-    hybrid_claims = [claim for claim in _CLAIMS if claim.text.startswith("(c)")]
     attack_claims = [c for d in _FIGURES if "fractions" in d.text for c in d.claims]
     loss_claims = [c for d in _FIGURES if "training losses" in d.text for c in d.claims]
     variance_claims = [c for d in _FIGURES if "variance" in d.text for c in d.claims]
-    epoch = "Ditto with an epoch"
-    tuning = "pFedMe at the best rate of its grid is FLAME"
-    reload = "Ditto loads its global model here, which the released code never does"
-    effort = "an epoch of gradients behind Ditto's global model, as behind FLAME's"
-    return [
-        Headline(
-            "personal models are above those of pFedMe and Ditto",
-            "+3.9",
-            _gain_claims("PM"),
-            f"{tuning}, and {reload}",
-            of="mean",
-            gap=3.9,
-        ),
-        Headline(
-            "the global model is above theirs",
-            "+14.2",
-            _gain_claims("GM"),
-            reload,
-            of="mean",
-            gap=14.2,
-        ),
+    by_key = {
+        "hybrid": [claim for claim in _CLAIMS if claim.text.startswith("(c)")],
+        "labels": [claim for data in _DATA for claim in _by_labels(data)],
+        "global_over_personal": [c for c in _CLAIMS if c.text.startswith("(b)")],
+        "variance_hybrid": [
+            claim
+            for row in ROWS
+            if row.endswith("hybrid")
+            for claim in claims.of(
+                f"flame_fair_{row}",
+                f"(c) {_words(row)}",
+                [("variance of HM below PM's", _HM, _PM)],
+                measure="loss variance",
+            )
+        ],
+        "attacks": attack_claims,
+        "training_losses": loss_claims,
+    }
+    for short, model in _MODELS.items():
+        name = f"FLAME {short} is"
+        by_key[f"{model}_gain"] = _gain_claims(short)
         # The paper's Ditto takes one step for its global model; with an epoch the
         # comparison is even.
-        *(
-            Headline(
-                f"ours: {name} of FLAME is above that of Ditto with an epoch",
-                "",
-                [
-                    c
-                    for c in _CLAIMS
-                    if f"FLAME {short} is" in c.text and epoch in c.text
-                ],
-                effort,
-                of="mean",
-            )
-            for name, short in (("personal model", "PM"), ("global model", "GM"))
-        ),
-        Headline(
-            "the hybrid is above both models under hybrid skew",
-            "+4.2",
-            hybrid_claims,
-            "the paper chooses on test examples, ours on validation ones; its number"
-            " is to the mean of both models",
-            of="best",
-        ),
-        Headline(
-            "with more labels per client PM falls and GM rises",
-            "",
-            [claim for data in _DATA for claim in _by_labels(data)],
-            "the task of a client grows, and clients become alike; points per label",
-            of="trend",
-            steps=len(_LABELS) - 1,
-        ),
-        Headline(
-            "GM is above PM where clients have the same classes or few examples",
-            "",
-            global_claims,
-            "a client's own examples are too few there",
-        ),
-        *(
-            Headline(
-                f"variances of test losses are below the baselines' ({short})",
-                f"{printed:+} % (less is above zero)",
-                [c for c in variance_claims if f"FLAME {short} is" in c.text],
-                "as for accuracies",
-                of="relative",
-                gap=printed,
-            )
-            for short, printed in (("PM", 51.5), ("GM", 47.7))
-        ),
-        Headline(
-            "HM's variance of test losses is below PM's (hybrid skew)",
-            "+4.4 % (less is above zero)",
-            [
-                claim
-                for row in ROWS
-                if row.endswith("hybrid")
-                for claim in claims.of(
-                    f"flame_fair_{row}",
-                    f"(c) {_words(row)}",
-                    [("variance of HM below PM's", _HM, _PM)],
-                    measure="loss variance",
-                )
-            ],
-            "HM is chosen on validation examples here",
-            of="relative",
-            gap=4.4,
-        ),
-        Headline(
-            "both models converge faster (figures 3, 13 to 20)",
-            "",
-            (),
-            "not judged: no numbers are printed",
-        ),
-        Headline(
-            "under four attacks FLAME stays ahead at every fraction",
-            "",
-            attack_claims,
-            "few rounds of small clients so far",
-        ),
-        Headline(
-            "training losses fall faster with smaller rho, larger H and cohorts",
-            "",
-            loss_claims,
-            "half of the rounds and three seeds so far",
-        ),
-    ]
+        by_key[f"{model}_over_epoch"] = [
+            c for c in _CLAIMS if name in c.text and "Ditto with an epoch" in c.text
+        ]
+        by_key[f"variance_{model}"] = [c for c in variance_claims if name in c.text]
+    return headlines.of("flame", by_key)
 
 
 _OTHER_SIDES = {

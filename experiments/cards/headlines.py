@@ -2,8 +2,10 @@
 
 import dataclasses
 import itertools
+import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -11,9 +13,10 @@ import pandas as pd
 
 from experiments.cards import claims, verdicts
 from experiments.cards.runs import Run
+from fedjax_pfl.core import checks
 from fedjax_pfl.results import paired
 
-__all__ = ["Headline", "Outcome", "judge"]
+__all__ = ["Headline", "Outcome", "judge", "of"]
 
 _WORDS = {
     "holds": "reproduces",
@@ -47,6 +50,18 @@ class Outcome:
     verdict: str  # `reproduces`, `does not`, `does not (equal)` or `open`
     ours: str  # mean difference, with its interval or its range over single claims
     counts: str  # numbers of single claims by verdict, in words; empty for a mean
+
+
+def of(method: str, by_key: Mapping[str, Sequence[claims.Claim]]) -> list[Headline]:
+    """Returns the headlines in `texts/<method>.toml`, with the claims of their keys."""
+    file = Path(__file__).parent / "texts" / f"{method}.toml"
+    fields = tomllib.loads(file.read_text("utf-8"))
+    for key in by_key:
+        checks.known(key, fields, "headline")
+    return [
+        Headline(**{"printed": "", "claims": by_key.get(key, ())} | row)
+        for key, row in fields.items()
+    ]
 
 
 def judge(headline: Headline, runs: Mapping[str, Run], rule: verdicts.Rule) -> Outcome:

@@ -10,9 +10,8 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from experiments.cards import claims, markdown, pages, tables, verdicts
+from experiments.cards import claims, headlines, markdown, pages, tables, verdicts
 from experiments.cards.fedplus import SIDES
-from experiments.cards.headlines import Headline
 from experiments.cards.runs import Run, Side
 from fedjax_pfl.results import paired
 
@@ -124,7 +123,7 @@ def _claims() -> list[claims.Claim]:
     return [*of_table, claims.Claim(claim_text, "portfolio_parties", plus, single)]
 
 
-def _headlines() -> list[Headline]:
+def _headlines() -> list[headlines.Headline]:
     """Returns the paper's headlines."""
     gains = [
         claims.Claim(f"{plus} is better than {rival}", run, SIDES[plus], SIDES[rival])
@@ -133,22 +132,8 @@ def _headlines() -> list[Headline]:
         for rival in ("FedAvg", "RFA", "Coordinate median", "FedProx")
     ]
     single_party_claims = [claim for claim in _claims() if "single-party" in claim.text]
-    return [
-        Headline(
-            "Fed+ earns more than the baselines, points of annualized return",
-            "+26.01",
-            gains,
-            "all methods hold about equal shares; the test year decides",
-            of="mean",
-        ),
-        Headline(
-            "FedAvg+ earns more than training alone (largest improvement of a party)",
-            "+4.06, +12.57, +35.50",
-            single_party_claims,
-            "the largest of more parties is larger; ours are means",
-            of="mean",
-        ),
-    ]
+    by_key = {"gains": gains, "party": single_party_claims}
+    return headlines.of("portfolio", by_key)
 
 
 CARD = pages.Card(

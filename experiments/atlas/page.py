@@ -1,12 +1,12 @@
 """The page `docs/atlas.md`: privacy, attacks, rules and methods, from kept tables."""
 
-import math
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
 
+from experiments import texts
 from experiments.atlas import silo
 from experiments.cards import markdown
 from fedjax_pfl.results import paired
@@ -86,18 +86,6 @@ def _findings(rows: pd.DataFrame) -> list[str]:
         cell = {"attack": "none", "rule": _MEAN, "multiplier": multiplier}
         return _cell(rows, method="Ditto", model="personal", **cell) - local_accuracy
 
-    change = paired.interval(gain(strong), gain(clean))
-    # Gains are over training alone, which is the same under all noise.
-    privacy_text = (
-        "**Does federation help more when privacy is stronger?** (Claimed for silos"
-        " that protect single examples: arXiv 2206.07902.)"
-        f" {silo.verdict(change)} if clients are protected as a whole: Ditto's gain"
-        f" over training alone changes by {change} points from no noise"
-        f" ({gain(clean).mean():+.2f}) to the strongest noise"
-        f" ({gain(strong).mean():+.2f}). Training alone sends nothing, and so costs no"
-        " privacy."
-    )
-
     def flipped(rule: str, multiplier: float) -> pd.Series:
         fields = {"method": "FedAvg", "model": "global", "attack": "SignFlip"}
         return _cell(rows, rule=rule, multiplier=multiplier, **fields)
@@ -105,16 +93,6 @@ def _findings(rows: pd.DataFrame) -> list[str]:
     def gain_of_median(multiplier: float, reference: str) -> paired.Interval:
         pair = (flipped(rule, multiplier) for rule in ("GeometricMedian", reference))
         return paired.interval(*pair)
-
-    mechanism = paired.interval(flipped(_CONTROL, strong), flipped(_MEAN, strong))
-    rule_text = (
-        "**Does a robust rule still pay under noise?** With sign flips the geometric"
-        f" median is {gain_of_median(clean, _MEAN)} points above the mean without"
-        f" noise, and {gain_of_median(strong, _MEAN)} with the strongest noise. A"
-        " median needs noise on every message, sqrt(K) times as much in all as on the"
-        f" sum of K messages. With that noise the mean changes by {mechanism} points,"
-        f" and the median is {gain_of_median(strong, _CONTROL)} points above it."
-    )
 
     def loss(method: str, model: str) -> pd.Series:
         fields = {"method": method, "model": model, "rule": _MEAN}
@@ -126,13 +104,23 @@ def _findings(rows: pd.DataFrame) -> list[str]:
         ]
         return clean_accuracy - sum(scores[1:], scores[0]) / len(scores)
 
-    loss_gap = paired.interval(loss("FedAvg", "global"), loss("Ditto", "personal"))
-    model_text = (
-        "**Which models do attacks and noise hurt?** With both, FedAvg's global model"
-        f" loses {loss('FedAvg', 'global').mean():.1f} points and Ditto's personal"
-        f" models {loss('Ditto', 'personal').mean():.1f}, {loss_gap} points less."
+    # Gains are over training alone, which is the same under all noise.
+    change = paired.interval(gain(strong), gain(clean))
+    global_loss, personal_loss = loss("FedAvg", "global"), loss("Ditto", "personal")
+    return texts.blocks(
+        "atlas_findings",
+        verdict=silo.verdict(change),
+        change=change,
+        clean_gain=gain(clean).mean(),
+        strong_gain=gain(strong).mean(),
+        clean_median=gain_of_median(clean, _MEAN),
+        strong_median=gain_of_median(strong, _MEAN),
+        mechanism=paired.interval(flipped(_CONTROL, strong), flipped(_MEAN, strong)),
+        median_over_control=gain_of_median(strong, _CONTROL),
+        global_loss=global_loss.mean(),
+        personal_loss=personal_loss.mean(),
+        loss_gap=paired.interval(global_loss, personal_loss),
     )
-    return [privacy_text, rule_text, model_text]
 
 
 def _finding_on_flips(rows: pd.DataFrame) -> str:
@@ -143,40 +131,27 @@ def _finding_on_flips(rows: pd.DataFrame) -> str:
         pair = (_cell(rows, about=about, multiplier=noise) for noise in noises)
         return paired.interval(*pair)
 
-    return (
-        "**Why does noise help the mean against sign flips?** A flipped model, clipped,"
-        " is a pull of fixed length toward zero, and noise gives the model a length"
-        " that the pull has to remove first: the weakest noise changes the accuracy of"
-        f" FedAvg's global model by {change('message')} points. If updates are flipped"
-        f" instead of models, there is no such pull, and noise changes it by"
-        f" {change('reference')} points."
-    )
+    changes = {about: change(about) for about in ("message", "reference")}
+    (text,) = texts.blocks("atlas_flips", **changes)
+    return text
 
 
-def _section(
+def _study(
     rows: pd.DataFrame, name: str, title: str, flips: pd.DataFrame | None
-) -> Sequence[str]:
-    """Returns the blocks of one data set."""
+) -> dict[str, Any]:
+    """Returns texts and tables of one data set."""
     findings = _findings(rows)
     if flips is not None:
         findings.append(_finding_on_flips(flips))
-    seeds = rows["seed"].nunique()
-    assert not math.isnan(_local_accuracy(rows).mean())
-    blocks = [
-        f"## {title}",
-        markdown.numbered(findings),
-        f"![Accuracy against epsilon, a panel per attack]({_FIGURES}/{name}.svg)",
-        "There are a thousand clients, a tenth of whom take part in a round; under"
-        " attack a fifth of all are malicious. Messages are clipped. The server adds"
-        " noise to the mean, or, for a median, to every message; a mean with noise on"
-        " every message is the control. Numbers are the"
-        " accuracy of honest clients on their own test data in percent, means over"
-        f" {seeds} seeds, with 95 % intervals paired by seed.",
-    ]
-    for attack, label in _ATTACKS.items():
-        blocks += [f"### {label}", "\n".join(_table(rows, attack))]
     names = [name] if flips is None else [name, _FLIPS]
-    return [*blocks, "### Run it again", *map(_commands, names)]
+    return {
+        "name": name,
+        "title": title,
+        "findings": markdown.numbered(findings),
+        "seeds": rows["seed"].nunique(),
+        "tables": {t: "\n".join(_table(rows, a)) for a, t in _ATTACKS.items()},
+        "commands": "\n\n".join(map(_commands, names)),
+    }
 
 
 def _commands(name: str) -> str:
@@ -189,14 +164,8 @@ def _commands(name: str) -> str:
 
 def render(folder: Path) -> tuple[str, dict[str, Figure]]:
     """Returns the page and its figures by name; tables of the folder may be missing."""
-    blocks = [
-        "# Privacy, attacks, rules and methods in one grid",
-        "Find out what privacy costs every method, with and without an attack and a"
-        " robust rule. See also [what epsilon accounts for](privacy.md) and"
-        " [the attacks](parts.md).",
-    ]
     # A study that was not run leaves its part out, so that the page can be made early.
-    figures = {}
+    figures, studies, silos = {}, [], None
     for name, title in _TITLES.items():
         if not (folder / f"{name}.csv").exists():
             continue
@@ -205,15 +174,16 @@ def render(folder: Path) -> tuple[str, dict[str, Figure]]:
         figures[name] = _figure(rows)
         control = folder / f"{_FLIPS}.csv"
         flips = pd.read_csv(control) if control.exists() else None
-        blocks += _section(rows, name, title, flips)
+        studies.append(_study(rows, name, title, flips))
     if (table := folder / f"{silo.NAME}.csv").exists():
         rows = pd.read_csv(table)
         figures[silo.NAME] = silo.figure(rows)
-        blocks += silo.section(rows, f"{_FIGURES}/{silo.NAME}.svg")
-        blocks += ["### Run it again", _commands(silo.NAME)]
-    blocks.append(
-        "`experiments/presets/atlas.py` has every setting. This page is generated by"
-        " `python -m experiments.cards` from the tables of `python -m"
-        " experiments.atlas`; edits are lost."
-    )
-    return "\n\n".join(blocks) + "\n", figures
+        silos = {
+            "name": silo.NAME,
+            "findings": markdown.numbered(silo.findings(rows)),
+            "seeds": rows["seed"].nunique(),
+            "table": "\n".join(silo.table(rows)),
+            "commands": _commands(silo.NAME),
+        }
+    text = texts.page("atlas", studies=studies, silos=silos, figures=_FIGURES)
+    return text, figures

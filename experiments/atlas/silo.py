@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 from matplotlib.figure import Figure
 
+from experiments import texts
 from experiments.cards import markdown
 from fedjax_pfl import results
 from fedjax_pfl.figures import drawing
@@ -24,7 +25,7 @@ __all__ = [
     "headings",
     "percent",
     "rows_of",
-    "section",
+    "table",
     "verdict",
 ]
 
@@ -128,28 +129,31 @@ def findings(rows: pd.DataFrame) -> list[str]:
     """Returns our findings on the claim, with paired intervals."""
     epsilons = _epsilons(rows)
     clean, strong = min(epsilons), max(epsilons)
-    texts = []
+    gains = []
     for method, name in (("Flame", "mean-regularized models"), ("FedAvg", "FedAvg")):
         change = paired.interval(
             _gain(rows, method, strong), _gain(rows, method, clean)
         )
-        gains = [paired.of_mean(_gain(rows, method, z)) for z in (clean, strong)]
-        texts.append(
-            "**Does federation help more when the privacy of examples is stronger?**"
-            f" With {name}: {verdict(change)}. The gain over"
-            f" training alone is {gains[0]} points without noise and {gains[1]} at"
-            f" ε = {epsilons[strong]:.2g}, a change of {change}."
+        gains.append(
+            {
+                "name": name,
+                "verdict": verdict(change),
+                "clean": paired.of_mean(_gain(rows, method, clean)),
+                "strong": paired.of_mean(_gain(rows, method, strong)),
+                "change": change,
+            }
         )
     weights = [best(rows, "Flame", z)["lam"].iloc[0] for z in (clean, strong)]
-    texts.append(
-        "**Should models be closer to their mean when privacy is stronger?** The weight"
-        f" chosen on validation data is λ = {weights[0]:g} without noise and"
-        f" λ = {weights[1]:g} with the strongest noise."
+    return texts.blocks(
+        "silo_findings",
+        gains=gains,
+        epsilon=f"{epsilons[strong]:.2g}",
+        clean_weight=f"{weights[0]:g}",
+        strong_weight=f"{weights[1]:g}",
     )
-    return texts
 
 
-def _table(rows: pd.DataFrame) -> list[str]:
+def table(rows: pd.DataFrame) -> list[str]:
     """Returns the lines of the table: methods by epsilon."""
     epsilons = _epsilons(rows)
     lines = []
@@ -174,24 +178,3 @@ def figure(rows: pd.DataFrame) -> Figure:
         for (method, _), label in _METHODS.items()
     }
     return figure_of(epsilons, {"": lines}, "accuracy on own test data, %")
-
-
-def section(rows: pd.DataFrame, image: str) -> Sequence[str]:
-    """Returns the blocks of the page; the image is relative to it."""
-    seeds = rows["seed"].nunique()
-    return [
-        "## Silos that protect their examples",
-        markdown.numbered(findings(rows)),
-        f"![Accuracy against epsilon]({image})",
-        "Fashion-MNIST in forty silos, split by labels. No silo trusts the server: each"
-        " trains by DP-SGD. All methods add the same noise, so that"
-        " [epsilon](privacy.md#privacy-of-examples), for one example in place of"
-        " another, is the same for all. It covers everything that a silo hands out: its"
-        " messages (FedAvg), its personal model, which is its message"
-        " (mean-regularized: FLAME at κ = 1 with the received center), or its own model"
-        " (Local), if others are to use it.",
-        f"Numbers are accuracy on own test data in percent, means over {seeds} seeds,"
-        " with 95 % intervals paired by seed. Step sizes and λ are chosen on validation"
-        " data for every method and epsilon; epsilon does not count this choice.",
-        "\n".join(_table(rows)),
-    ]

@@ -17,8 +17,7 @@ import fnmatch
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jinja2
-
+from experiments import texts
 from experiments.cards import scale
 from experiments.cards.runs import Run, Side
 from fedjax_pfl.core import checks
@@ -104,12 +103,7 @@ def fill(text: str, runs: Mapping[str, Run], sides: Mapping[str, Side]) -> str:
     def seeds(name: str) -> int:
         return int(runs[name].rows["seed"].nunique())
 
-    # Undefined names are errors: a misspelled side would leave a gap in the page.
-    environment = jinja2.Environment(
-        undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False
-    )
-    functions = {"gap": gap, "value": value, "rounds": rounds, "seeds": seeds}
-    return environment.from_string(text).render(functions)
+    return texts.rendered(text, gap=gap, value=value, rounds=rounds, seeds=seeds)
 
 
 def _numbers(values: Sequence[float], names: str, runs: str) -> Numbers:

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
 
+from experiments import texts
 from experiments.cards import markdown
 from experiments.presets import finetune
 from fedjax_pfl.figures import drawing
@@ -17,17 +19,6 @@ _FIGURES = "finetune_files"
 _TITLES = {
     "femnist": "FEMNIST, writers",
     "sent140": "Sent140, ten groups of users: smoke scale",
-}
-_ABOUT = {
-    "femnist": "A small convolutional network, pretrained on a fifth of the writers."
-    " Twenty of the others are in a federation: every seed draws its own. Adapters, of"
-    " rank 4, are those of convolutions and of the hidden layer; the head is trained"
-    " with them.",
-    "sent140": "Thirteen users of the data set have ten tweets, so that clients are"
-    " groups of users, with fifty tweets each to train on: this shows that it works,"
-    " and no more. A small encoder of our own, pretrained on a fifth of the users;"
-    " adapters, of rank 4, are those of query and value, and the embeddings of words"
-    " are frozen throughout.",
 }
 _PARTS = {"head": "the head", "adapters": "adapters", "whole": "the whole network"}
 _FEDAVG = "FedAvg"
@@ -117,12 +108,6 @@ def _findings(rows: pd.DataFrame) -> list[str]:
     adapter_bytes, all_bytes = (
         _cell(rows, part, _FEDAVG, "megabytes").mean() for part in ("adapters", "whole")
     )
-    size_text = (
-        f"**How much of the network?** Over the head alone, adapters gain {adapters}"
-        f" points and the whole network {whole}, in the mean over"
-        f" {', '.join(methods)}. FedAvg sends {adapter_bytes / all_bytes:.1%} of the"
-        " bytes of the whole network with adapters."
-    )
     names = [name for name in methods if name not in ("Local", _FEDAVG)]
     gains = {
         part: paired.interval(
@@ -130,69 +115,44 @@ def _findings(rows: pd.DataFrame) -> list[str]:
         )
         for part in _PARTS
     }
-    texts = ", ".join(f"{_PARTS[part]} {gain}" for part, gain in gains.items())
-    personal_text = (
-        "**Do personal models pay, too?**"
-        f" {' and '.join(names)} minus FedAvg, in points, by what is trained: {texts}."
-    )
     # Mean accuracies hide clients that lose by federation.
     hurt = {
         part: paired.of_mean(100 * _cell(rows, part, _FEDAVG, "hurt"))
         for part in _PARTS
     }
-    shares = ", ".join(
-        f"{_PARTS[part]} {interval.text('.0f')}" for part, interval in hurt.items()
+    return texts.blocks(
+        "finetune_findings",
+        adapters=adapters,
+        whole=whole,
+        methods=methods,
+        byte_share=f"{adapter_bytes / all_bytes:.1%}",
+        personal=names,
+        gains=", ".join(f"{_PARTS[part]} {gain}" for part, gain in gains.items()),
+        hurt=", ".join(
+            f"{_PARTS[part]} {gap.text('.0f')}" for part, gap in hurt.items()
+        ),
     )
-    hurt_text = (
-        "**How many clients does federation hurt?** FedAvg's model is worse than"
-        f" training alone for this percentage of clients: {shares}."
-    )
-    return [size_text, personal_text, hurt_text]
 
 
-def _section(rows: pd.DataFrame, dataset: str) -> list[str]:
-    """Returns the blocks of one data set."""
+def _study(rows: pd.DataFrame, dataset: str) -> dict[str, Any]:
+    """Returns texts and the table of one data set."""
     start = paired.of_mean(100 * rows.groupby("seed")["start"].mean())
-    return [
-        f"## {_TITLES[dataset]}",
-        markdown.numbered(_findings(rows)),
-        f"![Accuracy by the part that is trained]({_FIGURES}/{dataset}.svg)",
-        f"{_ABOUT[dataset]} Before the first round the network is right on"
-        f" {start.text('.1f')} % of the clients' own test data.",
-        "\n".join(_table(rows)),
-        f"```sh\npython -m experiments.pretrain --preset finetune_{dataset}_whole"
-        f" --users 0.2 --epochs 20 --out {dataset}.safetensors\n"
-        f"python -m experiments.sweep --preset 'finetune_{dataset}_*' --init"
-        f" {dataset}.safetensors --out finetune_{dataset}\n"
-        f"python -m experiments.finetune finetune_{dataset}\n```",
-    ]
+    return {
+        "dataset": dataset,
+        "title": _TITLES[dataset],
+        "findings": markdown.numbered(_findings(rows)),
+        "start": start.text(".1f"),
+        "table": "\n".join(_table(rows)),
+    }
 
 
 def render(folder: Path) -> tuple[str, dict[str, Figure]]:
     """Returns the page and its figures by name; tables of the folder may be missing."""
-    blocks = [
-        "# Head, adapters, or the whole network",
-        "Choose what clients train, and therefore [send](adapters.md), when all start"
-        " from the same pretrained network.",
-    ]
-    figures = {}
+    figures, studies = {}, []
     # A data set that was not trained leaves its section out.
     for dataset in finetune.DATASETS:
         if (table := folder / f"{dataset}.csv").exists():
             rows = pd.read_csv(table)
             figures[dataset] = _figure(rows)
-            blocks += _section(rows, dataset)
-    blocks += [
-        "## How it was measured",
-        "Every method chooses among the same step sizes, and weights if it has one, on"
-        " the clients' validation data. Accuracy is on own test data in percent after"
-        " the last round, mean ± standard deviation over seeds; intervals are of 95 %"
-        " and paired by seed. Worse than Local: the share of clients whose own training"
-        " of the same part is better. Megabytes, local steps and seconds are those of"
-        " one training; other work ran beside it, so seconds are rough. FedRep needs a"
-        " body that clients share, and has none if all but the head is frozen.",
-        "`experiments/presets/finetune.py` has every setting. This page is generated by"
-        " `python -m experiments.cards` from the tables of `python -m"
-        " experiments.finetune`; edits are lost.",
-    ]
-    return "\n\n".join(blocks) + "\n", figures
+            studies.append(_study(rows, dataset))
+    return texts.page("finetune", studies=studies, figures=_FIGURES), figures

@@ -41,13 +41,8 @@ class Bowls:
         y = np.einsum("nij,nj->ni", x, minimizers)
         x = np.concatenate([x, np.zeros((count, 1, dim))], axis=1)
         level = np.full((count, 1), np.sqrt(2 * (dim + 1) * _LEAST))
-        federation = fp.Federation.from_arrays(
-            x.reshape(-1, dim),
-            np.concatenate([y, level], axis=1).reshape(-1),
-            np.repeat(np.arange(count), dim + 1),
-            validation_fraction=0.0,
-            test_fraction=0.0,
-        )
+        y = np.concatenate([y, level], axis=1)
+        federation = training.federation(x.reshape(-1, dim), y.reshape(-1), count)
         return cls(federation, curvature, minimizers)
 
     @classmethod

@@ -30,7 +30,7 @@ _NEAR = 1e-5  # of a first step; FedPG stops before the limit, when d is roundin
 
 
 @fp.pytree_dataclass
-class _Unscaled:
+class _Unscaled(fp.algorithms.Armijo):
     """Search that takes the learning rate along d itself, in one trial."""
 
     def __call__(self, trial: Any, *, rate: Any, direction: Any, **fields: Any) -> Any:
@@ -99,19 +99,19 @@ def rate_rows(
     final_ratio = float(max(size[half] / size[0] for size in sizes))
     # No claim for the fairness row; rescaled steps have to miss the rate.
     relation = {"d": "<=", "sigma d, as written": ">="}.get(name, "")
-    results = [rows.Row(text, settings, bound**half, final_ratio, relation)]
+    results = rows.Rows()
+    results.add(text, settings, bound**half, final_ratio, relation)
     if name != "d":
         return results
     large_sizes = [size[size > _NEAR * size[0]] for size in sizes]
     shrunk = float(max((size[1:] / size[:-1]).max() for size in large_sizes))
     text = "largest |w+ - w*| / |w - w*|: sqrt(1 - u / L)"
-    results.append(rows.Row(text, settings, bound, shrunk, "<="))
+    results.add(text, settings, bound, shrunk, "<=")
     rises = [
         np.diff(p.losses(w), axis=0).max() for p, w in zip(problems, paths, strict=True)
     ]
     text = "largest rise of any loss in a round"
-    row = rows.Row(text, settings, 0.0, float(max(rises)), "<=", tolerance=1e-12)
-    results.append(row)
+    results.add(text, settings, 0.0, max(rises), "<=", tolerance=1e-12)
     text = "length of a step d / L over the one before, in the end"
     for seed, (problem, path) in enumerate(zip(problems, paths, strict=True)):
         steps = np.diff(path, axis=0)
@@ -119,9 +119,9 @@ def rate_rows(
         last = int(np.flatnonzero(size > _NEAR * size[0]).max())
         next_step = local_map(problem, path[-1]) @ steps[last - 1]
         expected = float(np.linalg.norm(next_step) / size[last - 1])
+        measured = size[last] / size[last - 1]
         settings = {"step": name, "seed": seed}
-        measured = float(size[last] / size[last - 1])
-        results.append(rows.Row(text, settings, expected, measured, tolerance=1e-3))
+        results.add(text, settings, expected, measured, tolerance=1e-3)
     return results
 
 

@@ -109,12 +109,7 @@ def aggregated(
 
 
 _initial_state = training.compiled(training.Training.init)
-
-
-@training.compiled
-def _advanced(run: training.Training, state: core.State, count: int) -> core.State:
-    """Returns the state `count` rounds later."""
-    return jax.lax.fori_loop(0, count, lambda _, s: run.round(s)[0], state)
+_advanced = training.compiled(training.Training.after)
 
 
 @training.compiled

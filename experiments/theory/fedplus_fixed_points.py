@@ -92,7 +92,7 @@ def statements(name: str, problem: Quadratics, run: Visited) -> list[rows.Row]:
     """Checks the last exact round of a run, and printed statements if they differ."""
     w, c, z = run.w[-1], run.c[-1], run.z[-1]
     gradients, rounding = problem.envelope_gradients(z), problem.rounding
-    results: list[rows.Row] = []
+    results = rows.Rows()
 
     def add(
         quantity: str,
@@ -101,8 +101,7 @@ def statements(name: str, problem: Quadratics, run: Visited) -> list[rows.Row]:
         relation: str = "=",
         tolerance: float = rounding,
     ) -> None:
-        row = rows.Row(quantity, {"phi": name}, theory, simulation, relation, tolerance)
-        results.append(row)
+        results.add(quantity, {"phi": name}, theory, simulation, relation, tolerance)
 
     residual = _largest(w - z + gradients / ALPHA)
     add("Theorem 1: |w - z + grad ft(z) / alpha|", residual)

@@ -171,15 +171,15 @@ def step_rows(
     # radius only through models within it; below a tenth of D no model is that close.
     way = np.linalg.norm(centers - models.mean(axis=0), axis=1)
     slow, fast = counts["equation (34)"], counts["Weiszfeld"]
-    statements, text = [], "steps of equation (34): at least |mean - median| / rho"
+    text = "steps of equation (34): at least |mean - median| / rho"
+    statements = rows.Rows()
     for ratio, length, rho, count in zip(_RATIOS, way, radii, slow, strict=True):
         if not math.isnan(count):
             settings = {"models": kind, "rho / D": ratio}
-            row = rows.Row(text, settings, length / rho, float(count), ">=")
-            statements.append(row)
+            statements.add(text, settings, length / rho, count, ">=")
     nearest = np.linalg.norm(models - centers[-1], axis=1).min()
     if nearest > radii[_FIXED]:
         text = "most steps of Weiszfeld at rho / D < 0.1, against at 0.1"
         largest, at_fixed = float(fast[_FIXED + 1 :].max()), float(fast[_FIXED])
-        statements.append(rows.Row(text, {"models": kind}, at_fixed, largest, "<="))
+        statements.add(text, {"models": kind}, at_fixed, largest, "<=")
     return statements

@@ -12,7 +12,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax import lax
 
 import fedjax_pfl as fp
 from experiments.theory import training
@@ -139,10 +138,7 @@ def _states(key: jax.Array, run: training.Training, num_rounds: int) -> Any:
         value = run.diagnostics(state)["objective"]
         return state.clients["theta"], state.server.c["theta"], z["theta"], value
 
-    def step(state: core.State, _: None) -> tuple[core.State, Any]:
-        return run.round(state)[0], fields(state)
-
-    return lax.scan(step, run.init(key), None, length=num_rounds + 1)[1]
+    return run.path(run.init(key), num_rounds, fields)
 
 
 def exact(

@@ -117,14 +117,14 @@ def split(
     settings = {"phi": name}
     # Values are between 1 and 100, and c has an error of INNER.
     tolerance = max(p.rounding for p in problems)
+    results = rows.Rows()
     text = "Proposition 1: H at the anchors less F"
-    results = [rows.Row(text, settings, 0.0, float(gap), tolerance=tolerance)]
+    results.add(text, settings, 0.0, gap, tolerance=tolerance)
     text = "Proposition 1: F less a lower bound of H"
-    results.append(rows.Row(text, settings, 0.0, float(bound), tolerance=tolerance))
+    results.add(text, settings, 0.0, bound, tolerance=tolerance)
     if name == "l1":
         text = "Proposition 1 not: H at anchors of the printed prox less F"
-        row = rows.Row(text, settings, tolerance, float(printed), ">=")
-        results.append(row)
+        results.add(text, settings, tolerance, printed, ">=")
     return results
 
 

@@ -21,7 +21,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 import fedjax_pfl as fp
 from experiments.theory import closed_forms, rows, training
@@ -135,13 +134,7 @@ class Wells:
         """Runs FLAME for `count` rounds with `size` clients each."""
         rng = np.random.default_rng(self.seed)
         centers = rng.normal(size=(_CLIENTS, _DIM)).astype(np.float32)  # as stored
-        federation = fp.Federation.from_arrays(
-            centers,
-            np.zeros(_CLIENTS),
-            np.arange(_CLIENTS),
-            validation_fraction=0.0,
-            test_fraction=0.0,
-        )
+        federation = training.federation(centers, np.zeros(_CLIENTS), _CLIENTS)
         solver = fp.local.ToTolerance(
             learning_rate=1 / (_LAM + _SMOOTHNESS), tolerance=1e-26, max_steps=500
         )
@@ -158,12 +151,12 @@ class Wells:
 def _states(run: training.Training, key: jax.Array, count: int) -> Any:
     """Computes the fields of `Visited`."""
 
-    def step(state: core.State, _: None) -> tuple[core.State, Any]:
+    def fields(state: core.State) -> tuple[jax.Array, ...]:
         row = state.clients
         trees = (row.theta, row.w_local, row.p, state.server)
-        return run.round(state)[0], (*(t["theta"] for t in trees), row.eps)
+        return (*(tree["theta"] for tree in trees), row.eps)
 
-    return lax.scan(step, run.init(key), None, length=count + 1)[1]
+    return run.path(run.init(key), count, fields)
 
 
 _CONDITIONS = closed_forms.paper_conditions(
@@ -201,14 +194,13 @@ def statements(runs: list[Visited]) -> list[rows.Row]:
         "proof's": _CONDITIONS.relative_error,
         "printed": _CONDITIONS.printed_relative_error,
     }
-    results = [
+    results = rows.Rows(
         _lemma_row(_CLIENTS, name, max(_ratios(run, d2).max() for run in runs), "<=")
         for name, d2 in constants.items()
-    ]
+    )
 
     def add(text: str, expected: float, values: Any, relation: str, tolerance: Any):
-        worst = float(max(values))
-        results.append(rows.Row(text, {}, expected, worst, relation, tolerance))
+        results.add(text, {}, expected, max(values), relation, tolerance)
 
     # Theorem 1: f is below the first Lyapunov value, so that it is bounded along the
     # run.

@@ -11,7 +11,6 @@ import math
 
 import jax
 import numpy as np
-from jax import lax
 
 import fedjax_pfl as fp
 from experiments.theory import closed_forms, one_round, rows, training
@@ -85,10 +84,12 @@ def solution_rows(problems: list[quadratics.Quadratics]) -> list[rows.Row]:
     # Errors of a solve add up over the rounds that the slowest mode remembers.
     smallest = min(problem.eigenvalues[0] for problem in problems)
     tolerance = 100 * _GRADIENT / smallest
+    results = rows.Rows()
     text = "general designs: |w - w*|"
-    row = rows.Row(text, settings, 0.0, float(max(errors)), tolerance=tolerance)
+    results.add(text, settings, 0.0, max(errors), tolerance=tolerance)
     text = "general designs: |w - printed w*| (FLAME-11)"
-    return [row, rows.Row(text, settings, tolerance, float(min(paper_errors)), ">=")]
+    results.add(text, settings, tolerance, min(paper_errors), ">=")
+    return results
 
 
 def _end(problem: quadratics.Quadratics) -> np.ndarray:
@@ -106,9 +107,7 @@ def _end(problem: quadratics.Quadratics) -> np.ndarray:
 @training.compiled
 def _last(run: training.Training, count: int) -> jax.Array:
     """Returns w after `count` rounds."""
-    initial = run.init(training.key(0))
-    state = lax.fori_loop(0, count, lambda _, s: run.round(s)[0], initial)
-    return state.server["theta"]
+    return run.after(run.init(training.key(0)), count).server["theta"]
 
 
 def _draw(

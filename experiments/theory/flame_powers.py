@@ -22,7 +22,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 import fedjax_pfl as fp
 from experiments.theory import closed_forms, rows, training
@@ -109,13 +108,8 @@ class Powers:
 
     def rounds(self, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Runs FLAME; returns `L - L*` `[R + 1]` and personal models `[R + 1, m]`."""
-        federation = fp.Federation.from_arrays(
-            self.slopes[:, None],
-            np.zeros(_CLIENTS),
-            np.arange(_CLIENTS),
-            validation_fraction=0.0,
-            test_fraction=0.0,
-        )
+        x = self.slopes[:, None]
+        federation = training.federation(x, np.zeros(_CLIENTS), _CLIENTS)
         kind = _SoftThreshold if self.power == 1 else fp.local.ToTolerance
         solver = kind(learning_rate=1 / LAM, tolerance=_TIGHT, max_steps=200)
         flame = fp.Flame(lam=LAM, kappa=KAPPA, eps_decay=0.9, local=solver)
@@ -129,11 +123,11 @@ class Powers:
 def _visited(run: training.Training, count: int) -> Any:
     """Computes the results of `Powers.rounds`; L* is 0."""
 
-    def step(state: core.State, _: None) -> tuple[core.State, Any]:
+    def fields(state: core.State) -> tuple[jax.Array, jax.Array]:
         value = run.diagnostics(state)["lagrangian"]
-        return run.round(state)[0], (value, state.clients.theta["theta"][:, 0])
+        return value, state.clients.theta["theta"][:, 0]
 
-    return lax.scan(step, run.init(jax.random.key(0)), None, length=count + 1)[1]
+    return run.path(run.init(jax.random.key(0)), count, fields)
 
 
 def exponent_row(problem: Powers, gap: np.ndarray) -> rows.Row:

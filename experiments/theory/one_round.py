@@ -108,9 +108,7 @@ def _rounds(
         train = dataclasses.replace(federation.train, y=y.reshape(-1))
         sample = dataclasses.replace(federation, train=train)
         one_draw = dataclasses.replace(run, federation=sample)
-        state = jax.lax.fori_loop(
-            0, num_rounds, lambda _, s: one_draw.round(s)[0], one_draw.init(run_key)
-        )
+        state = one_draw.after(one_draw.init(run_key), num_rounds)
         moments = jnp.einsum("ind,in->id", design, y) / design.shape[1]
         return state.server["theta"], moments / curvature
 

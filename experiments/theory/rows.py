@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 
 from fedjax_pfl.figures import drawing
 
-__all__ = ["MEASURED", "Findings", "Options", "Part", "Row", "table"]
+__all__ = ["MEASURED", "Findings", "Options", "Part", "Row", "Rows", "table"]
 
 MAX_Z = 4.0
 """Standard errors that a mean may differ by; 1 in 16,000 differs more by chance."""
@@ -62,26 +62,8 @@ class Row:
         return "yes" if size[self.relation] <= self.tolerance else "no"
 
 
-class Findings:
-    """Rows and the figure of one part of a page."""
-
-    def __init__(self, name: str, count: int = 1, *, shared: bool = True):
-        """Creates a figure of `count` panels, on shared or separate scales."""
-        figure, self.panels = drawing.panels(count)
-        if not shared:
-            figure.clear()
-            self.panels = list(figure.subplots(1, count, squeeze=False)[0])
-        for axes in self.panels:
-            axes.grid(alpha=0.3)
-            axes.tick_params(labelsize=8)
-            axes.xaxis.label.set_size(9)
-            axes.yaxis.label.set_size(9)
-        self.figures, self.rows = {name: figure}, list[Row]()
-
-    @property
-    def axes(self) -> Axes:
-        """Returns the first panel."""
-        return self.panels[0]
+class Rows(list[Row]):
+    """Rows that are added by their values."""
 
     def add(
         self,
@@ -97,8 +79,31 @@ class Findings:
         if values.size > 1:
             error = values.std(ddof=1) / math.sqrt(values.size) or math.nan
         row = Row(quantity, settings, theory, values.mean(), relation, tolerance, error)
-        self.rows.append(row)
+        self.append(row)
         return row
+
+
+class Findings:
+    """Rows and the figure of one part of a page."""
+
+    def __init__(self, name: str, count: int = 1, *, shared: bool = True):
+        """Creates a figure of `count` panels, on shared or separate scales."""
+        figure, self.panels = drawing.panels(count)
+        if not shared:
+            figure.clear()
+            self.panels = list(figure.subplots(1, count, squeeze=False)[0])
+        for axes in self.panels:
+            axes.grid(alpha=0.3)
+            axes.tick_params(labelsize=8)
+            axes.xaxis.label.set_size(9)
+            axes.yaxis.label.set_size(9)
+        self.figures, self.rows = {name: figure}, Rows()
+        self.add = self.rows.add
+
+    @property
+    def axes(self) -> Axes:
+        """Returns the first panel."""
+        return self.panels[0]
 
     def titled(self, title: str) -> "Findings":
         """Adds a titled legend to the figure, at the end."""

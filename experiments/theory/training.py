@@ -1,18 +1,29 @@
 """Quadratics for the pages of theory, and their common trainings."""
 
 import functools
+from collections.abc import Callable
 from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 import fedjax_pfl as fp
 from fedjax_pfl import core
 from fedjax_pfl.core import struct
 from fedjax_pfl.models import objectives
 
-__all__ = ["Losses", "Training", "compiled", "curvatures", "grid", "key", "regressions"]
+__all__ = [
+    "Losses",
+    "Training",
+    "compiled",
+    "curvatures",
+    "federation",
+    "grid",
+    "key",
+    "regressions",
+]
 
 # Tiny programs that run once: XLA's expensive passes would take most of the time.
 compiled = functools.partial(
@@ -47,6 +58,13 @@ def regressions(num_clients: int, **fields: Any) -> fp.FederationSpec:
         validation_fraction=0.0,
         test_fraction=0.0,
     )
+
+
+def federation(x: np.ndarray, y: np.ndarray, num_clients: int) -> core.Federation:
+    """Returns clients with equal shares of the examples, all for training."""
+    owner = np.repeat(np.arange(num_clients), len(x) // num_clients)
+    splits = {"validation_fraction": 0.0, "test_fraction": 0.0}
+    return fp.Federation.from_arrays(x, y, owner, **splits)
 
 
 class Losses(core.Model):
@@ -94,6 +112,20 @@ class Training:
     def round(self, state: core.State) -> tuple[core.State, Any]:
         """Runs one round; returns the new state and the round's report."""
         return self.process.round(state, self.model, self.federation)
+
+    def after(self, state: core.State, count: Any) -> core.State:
+        """Returns the state `count` rounds later."""
+        return lax.fori_loop(0, count, lambda _, s: self.round(s)[0], state)
+
+    def path(
+        self, state: core.State, count: int, fields: Callable[[core.State], Any]
+    ) -> Any:
+        """Returns fields of a state and of the next `count`, `[R + 1, ...]` each."""
+
+        def step(state: core.State, _: None) -> tuple[core.State, Any]:
+            return self.round(state)[0], fields(state)
+
+        return lax.scan(step, state, None, length=count + 1)[1]
 
     def diagnostics(self, state: core.State) -> dict[str, jax.Array]:
         """Returns the algorithm's diagnostics of a state."""

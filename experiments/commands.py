@@ -1,6 +1,5 @@
 """Commands as functions: an application of one command per module."""
 
-import functools
 from collections.abc import Callable
 
 import typer
@@ -14,12 +13,8 @@ def application(text: str) -> Callable[[Callable[..., None]], typer.Typer]:
     """Makes a function an application with this help; errors become one sentence."""
 
     def decorate(function: Callable[..., None]) -> typer.Typer:
-        @functools.wraps(function)
-        def main(*args: object, **options: object) -> None:
-            cli.answer(lambda: function(*args, **options))
-
         app = cli.application()
-        app.command(help=text)(main)
+        app.command(help=text)(cli.answered(function))
         return app
 
     return decorate

@@ -7,12 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
+from experiments import commands
 from experiments.bench import machine, worker
-from fedjax_pfl.command import cli, errors
+from fedjax_pfl.command import errors
 
 __all__ = ["app", "launch"]
-
-app = cli.application()
 
 
 def _names(text: str | None) -> list[str]:
@@ -21,11 +20,11 @@ def _names(text: str | None) -> list[str]:
     return list(dict.fromkeys(part.strip() for part in parts))
 
 
-@app.command(
-    help="Times rounds of trainings, robust rules and quadratic programs, ours and,"
-    " side by side, those of others. docs/speed.md says what the numbers mean."
+@commands.application(
+    "Times rounds of trainings, robust rules and quadratic programs, ours and, side by"
+    " side, those of others. docs/speed.md says what the numbers mean."
 )
-def main(
+def app(
     only: Annotated[
         str | None, typer.Option(metavar="NAME,...", help="Only these workloads.")
     ] = None,
@@ -116,54 +115,51 @@ def main(
     if max_minutes is not None and not accelerator:
         raise typer.BadParameter("expected --max-minutes with --accelerator only")
 
-    def work() -> None:
-        # Before JAX is imported, which sees as many CPUs as it starts with.
-        machine.pin(count)
-        from experiments.bench import catalog, forms, report
-        from fedjax_pfl.command import printing
+    # Before JAX is imported, which sees as many CPUs as it starts with.
+    machine.pin(count)
+    from experiments.bench import catalog, forms, report
+    from fedjax_pfl.command import printing
 
-        console = printing.console()
-        cases = forms.CASES if accelerator else catalog.TIMED
-        if only_list:
-            for name, timed in cases.items():
-                console.print(f"{name}: {timed.title}; peers {', '.join(timed.peers)}")
-            return
-        workloads, peers = _checked(cases, _names(only), _names(against))
-        earlier = None if check is None else report.read(check)
+    console = printing.console()
+    cases = forms.CASES if accelerator else catalog.TIMED
+    if only_list:
+        for name, timed in cases.items():
+            console.print(f"{name}: {timed.title}; peers {', '.join(timed.peers)}")
+        return
+    workloads, peers = _checked(cases, _names(only), _names(against))
+    earlier = None if check is None else report.read(check)
+    if file is not None:
+        report.check_writable(file)
+    run = {
+        "format": report.FORMAT,
+        "machine": machine.describe(count, devices, huge_pages),
+        "repeat": repeat,
+        "against": _names(against),
+        "workloads": [],
+    }
+    base_run = run
+    if file is not None and update:
+        base_run = report.read(file)
+        report.check_alike(base_run, run)
+
+    def save() -> None:  # what was measured outlives an interruption
         if file is not None:
-            report.check_writable(file)
-        run = {
-            "format": report.FORMAT,
-            "machine": machine.describe(count, devices, huge_pages),
-            "repeat": repeat,
-            "against": _names(against),
-            "workloads": [],
-        }
-        base_run = run
-        if file is not None and update:
-            base_run = report.read(file)
-            report.check_alike(base_run, run)
+            report.write(file, report.merged(base_run, run))
 
-        def save() -> None:  # what was measured outlives an interruption
-            if file is not None:
-                report.write(file, report.merged(base_run, run))
-
-        failures = []
-        if accelerator:
-            forms.time_all(console, run, workloads, max_minutes, save)
-            report.print_forms(console, run)
-        else:
-            failures = _time(run, workloads, peers, save)
-            report.print_all(console, run)
-        if file is not None:
-            print(f"Written: {file}")
-        if failures:
-            raise errors.StoppedError(" ".join(failures), 1)
-        names = [] if earlier is None else report.changes(console, earlier, run)
-        if names:
-            raise errors.StoppedError(f"More than 10 % apart: {', '.join(names)}.", 1)
-
-    cli.answer(work)
+    failures = []
+    if accelerator:
+        forms.time_all(console, run, workloads, max_minutes, save)
+        report.print_forms(console, run)
+    else:
+        failures = _time(run, workloads, peers, save)
+        report.print_all(console, run)
+    if file is not None:
+        print(f"Written: {file}")
+    if failures:
+        raise errors.StoppedError(" ".join(failures), 1)
+    names = [] if earlier is None else report.changes(console, earlier, run)
+    if names:
+        raise errors.StoppedError(f"More than 10 % apart: {', '.join(names)}.", 1)
 
 
 def _checked(

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 
 import typer
 
+from experiments import commands
 from experiments.bench import machine, report
 from experiments.bench.loopback import speed
 from fedjax_pfl.command import printing
@@ -48,8 +49,6 @@ _CLIENTS = {"W1": ((5600,) * 5, 100), "W2": ((48,) * 500, 10)}
 _COHORT = ((60,) * 500, 50)
 """Sizes of the clients of a device, and a device's part of the cohort."""
 _SECONDS = 600
-
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 def _workload(name: str, count: int) -> Any:
@@ -170,15 +169,15 @@ def ratio(rows: list[dict[str, Any]]) -> float:
     return _typical(rows, (2, 1)) / _typical(rows, (1, 2))
 
 
-@app.command()
-def main(
+@commands.application("Prints seconds and bytes per round by processes and devices.")
+def app(
     rounds: Annotated[int, typer.Option(min=1)] = 20,
     repeat: Annotated[int, typer.Option(min=1)] = 3,
     only: Annotated[str, typer.Option(help="W1, W2, W6 or several.")] = "W1,W2,W6",
     forms: Annotated[str, typer.Option(help="PROCESSESxDEVICES,...")] = "",
     out: Annotated[Path | None, typer.Option(help="JSON file.")] = None,
 ) -> None:
-    """Prints seconds and bytes per round by processes and devices."""
+    """Prints the table, and writes the file."""
     names = tuple(only.split(","))
     team_forms = FORMS
     if forms:

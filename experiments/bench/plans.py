@@ -15,8 +15,9 @@ from rich.console import Console
 from rich.progress import track
 
 import fedjax_pfl as fp
+from experiments import commands
 from experiments.bench import adapters, machine, workloads
-from fedjax_pfl.command import cli, printing
+from fedjax_pfl.command import printing
 from fedjax_pfl.engine import cost, grids, groups, simulation
 from fedjax_pfl.engine.options import Options
 from fedjax_pfl.engine.resident import Resident
@@ -127,11 +128,8 @@ def measure(case: Case) -> dict[str, Any]:
     }
 
 
-app = cli.application()
-
-
-@app.command(help="Compares the plans of thirteen trainings with what these take.")
-def main(
+@commands.application("Compares the plans of thirteen trainings with what these take.")
+def app(
     case: Annotated[
         int | None,
         typer.Option(

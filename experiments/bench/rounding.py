@@ -7,7 +7,8 @@ import jax
 import typer
 
 import fedjax_pfl as fp
-from fedjax_pfl.command import cli, printing
+from experiments import commands
+from fedjax_pfl.command import printing
 from fedjax_pfl.results import paired, summaries
 
 __all__ = ["app", "rows"]
@@ -51,11 +52,8 @@ def rows(algorithm: Any, model: Any, rounds: int, seeds: int) -> Iterator[list[s
         ]
 
 
-app = cli.application()
-
-
-@app.command(help="Compares products of bfloat16 with full ones on digits.")
-def main(
+@commands.application("Compares products of bfloat16 with full ones on digits.")
+def app(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of each training.")] = 100,
     seeds: Annotated[int, typer.Option(min=2, help="Seeds of each training.")] = 5,
 ) -> None:

@@ -6,19 +6,20 @@ from typing import Annotated
 
 import typer
 
+from experiments import commands
 from experiments.cards import __main__, runs, scale
-from fedjax_pfl.command import cli, run_folder
+from fedjax_pfl.command import run_folder
 from fedjax_pfl.core import checks
 
 __all__ = ["app", "joined"]
 
-app = cli.application()
 
-
-@app.command(help="Writes the numbers of a result into one file of the method's runs.")
-def main(
+@commands.application(
+    "Writes the numbers of a result into one file of the method's runs."
+)
+def app(
     method: Annotated[str, typer.Argument(help="Method that has a card.")],
-    directories: Annotated[
+    folders: Annotated[
         list[Path],
         typer.Argument(
             metavar="RESULT...",
@@ -35,11 +36,6 @@ def main(
     ] = __main__.FOLDER / "results",
 ) -> None:
     """Writes `<results>/<method>/<name>.nc`, named after the result or the preset."""
-    cli.answer(lambda: _keep(directories, method, results, name))
-
-
-def _keep(folders: list[Path], method: str, results: Path, name: str | None) -> None:
-    """Chooses rows and writes them with the command, configuration and provenance."""
     import fedjax_pfl as fp
     from experiments.cards import kept
     from fedjax_pfl.results import directories

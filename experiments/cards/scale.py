@@ -4,7 +4,9 @@ import dataclasses
 import fnmatch
 import functools
 import shlex
+import tomllib
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from experiments.cards.runs import Run, Side
 from fedjax_pfl.command import presets
@@ -30,35 +32,7 @@ A run is near if one thing that hardly changes a comparison differs, or if the p
 does not state it; it is reduced if it has less training or less data.
 """
 
-_PRESETS = {  # pattern of names -> level, and the difference
-    "flame_*_mmnist*": (
-        "reduced",
-        "Medical MNIST has small gray images here, and large ones in color there",
-    ),
-    "flame_*_cifar10*": ("reduced", "two thirds of CIFAR-10 are at hand"),
-    "flame_*_femnist*": ("reduced", "an excerpt of FEMNIST is at hand"),
-    "flame_fair_*": ("near", "the number of rounds is not stated"),
-    "flame_attacks_paper_*": ("near", "the number of rounds is not stated"),
-    "fedacs_fmnist_*": (
-        "near",
-        "network, rounds, step sizes and participation are not stated; ours is a small"
-        " perceptron",
-    ),
-    "fedacs_cifar10_*": (
-        "reduced",
-        "few rounds of a small perceptron, on at most a hundred examples per client",
-    ),
-    "fedplus_mnist": ("near", "rounds and seeds are not stated"),
-    "fedplus_parties": ("near", "rounds and seeds are not stated"),
-    "fedplus_*": ("reduced", "fewer examples, or stand-ins for data not at hand"),
-    "fedpg_*cifar10_*": ("reduced", "two thirds of CIFAR-10 are at hand"),
-    "fedpg_*cifar100*": ("reduced", "a subset of CIFAR-100 is at hand"),
-    "fedpg_ten_*": ("reduced", "two thirds of CIFAR-10 are at hand"),
-    "portfolio_paper*": ("near", "the paper's assets are not stated"),
-    "portfolio*": ("reduced", "a fiftieth of the rounds, with another optimizer"),
-}
-
-
+_SCALES = Path(__file__).parent / "texts" / "scales.toml"
 _OFF = (None, False, 0, "", [])
 
 
@@ -90,10 +64,10 @@ def of(run: Run | None) -> Scale:
     if overrides := [words[k + 1] for k, w in enumerate(words) if w == "--set"]:
         reasons.append(f"run with {', '.join(overrides)}")
         level = "reduced"
-    for pattern, (preset_level, reason) in _PRESETS.items():
+    for pattern, preset in _presets().items():
         if fnmatch.fnmatch(experiment.name, pattern):
-            level = max(level, preset_level, key=LEVELS.index)
-            reasons.append(reason)
+            level = max(level, preset["level"], key=LEVELS.index)
+            reasons.append(preset["reason"])
             break
     seeds = run.rows["seed"].nunique()
     if seeds < len(experiment.seeds):
@@ -124,6 +98,12 @@ def preset_of(command: str) -> Experiment:
     """Returns the preset of a sweep's command, without its other options."""
     words = shlex.split(command)
     return _preset(words[words.index("--preset") + 1])
+
+
+@functools.cache
+def _presets() -> dict[str, dict[str, str]]:
+    """Returns level and difference of presets by patterns of their names."""
+    return tomllib.loads(_SCALES.read_text("utf-8"))
 
 
 @functools.cache

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedjax_pfl.command import cli
+from experiments import commands
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -15,18 +15,15 @@ __all__ = ["app"]
 
 _SEEDS, _QUICK_SEEDS = 20, 3
 
-app = cli.application()
-
-
 # Pages by method.
 Page = enum.StrEnum("Page", ["flame", "fedacs", "fedplus", "fedpg", "portfolio", "all"])
 
 
-@app.command(
-    help="Compares closed forms and theorems with simulations and writes a directory"
-    " with theory.csv and figures."
+@commands.application(
+    "Compares closed forms and theorems with simulations and writes a directory with"
+    " theory.csv and figures."
 )
-def main(
+def app(
     page: Annotated[Page, typer.Argument(help="Which method's theory.")] = Page.all,
     out: Annotated[
         Path, typer.Option(metavar="DIR", help="New directory; required.")
@@ -43,17 +40,12 @@ def main(
         bool, typer.Option("--quick", help="Fewer settings and shorter runs.")
     ] = False,
 ) -> None:
-    """Writes one directory."""
-    count = (_QUICK_SEEDS if quick else _SEEDS) if seeds is None else seeds
-    cli.answer(lambda: _compare(page, out, {"seeds": count, "quick": quick}))
-
-
-def _compare(page: Page, out: Path, options: dict[str, Any]) -> None:
     """Runs the pages, then writes and prints their rows and figures."""
     from fedjax_pfl.results import directories
 
     directories.check_new(out)
-    table, figures = _findings(page, options)
+    count = (_QUICK_SEEDS if quick else _SEEDS) if seeds is None else seeds
+    table, figures = _findings(page, {"seeds": count, "quick": quick})
     with directories.new(out) as folder:
         table.to_csv(folder / "theory.csv", index=False)
         for name, figure in figures.items():

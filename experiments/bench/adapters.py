@@ -62,8 +62,7 @@ class Adapted(workloads.Workload):
             return contenders.Repeated(self._products())
         if name in ("ours", "vmap"):
             return super().contender(name)
-        peer = contenders.library("experiments.bench.torch_adapters")
-        return peer.TorchAdapters(self)
+        return contenders.library("experiments.bench.torch_adapters").training(self)
 
     def frozen(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """Returns kernels `[out, in]` and biases of the frozen layers, in order."""

@@ -8,60 +8,48 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from experiments.bench import adapters, torch_core, workloads
-from fedjax_pfl import core
+from experiments.bench import adapters, torch_core, torch_loops
 from fedjax_pfl.core import tree_paths
 
-__all__ = ["TorchAdapters"]
+__all__ = ["training"]
 
 
-def _forward(layers: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch_core.Forward:
-    """Returns the network of factors `a, b, ...` of all frozen layers but the last."""
+class _Layout:
+    """Factors `a, b, ...` of all frozen layers but the last, in our order."""
 
-    def apply(factors: Sequence[torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-        *hidden, head = layers
+    def __init__(self, params: Any, frozen: Sequence[tuple[np.ndarray, np.ndarray]]):
+        """Takes factors `[*P]`, and kernels and biases of the frozen layers."""
+        self._names = list(tree_paths.by_name(params))
+        self._layers = [
+            (torch_loops.on_device(kernel), torch_loops.on_device(bias))
+            for kernel, bias in frozen
+        ]
+
+    def forward(self, factors: Sequence[torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        """Computes the outputs of the network."""
+        *hidden, head = self._layers
         for k, (kernel, bias) in enumerate(hidden):
             change = (x @ factors[2 * k]) @ factors[2 * k + 1]
             x = functional.relu(functional.linear(x, kernel, bias) + change)
         return functional.linear(x, *head)
 
-    return apply
+    def tensors(self, params: Any) -> torch_core.Tensors:
+        """Returns PyTorch's factors."""
+        return [torch_loops.on_device(np.asarray(p)) for p in jax.tree.leaves(params)]
+
+    def params(self, tensors: Sequence[torch.Tensor]) -> Any:
+        """Returns our factors."""
+        leaves = [tensor.detach().cpu().numpy() for tensor in tensors]
+        paths = [name.split("/") for name in self._names]
+        return tree_paths.nested(zip(paths, leaves, strict=True))
+
+    def inputs(self, x: np.ndarray) -> torch.Tensor:
+        """Returns vectors."""
+        return torch_loops.on_device(x.reshape(len(x), -1))
 
 
-class TorchAdapters:
-    """The training of a workload."""
-
-    execution = ""
-
-    def __init__(self, workload: adapters.Adapted):
-        group = workload.group()
-        federation = group.federations[0]
-        model = group.model.for_federation(federation)
-        (process,), (key,) = group.processes, group.keys
-        key = core.new_key(jax.random.key_data(key))
-        start = process.init(key, model, federation).server
-        self._names = list(tree_paths.by_name(start))
-        leaves = [torch.tensor(np.asarray(leaf)) for leaf in jax.tree.leaves(start)]
-        layers = [
-            (torch.tensor(kernel), torch.tensor(bias))
-            for kernel, bias in workload.frozen()
-        ]
-        examples = workloads.examples_of(federation)
-        inputs = [torch.from_numpy(x.reshape(len(x), -1)) for x, _ in examples]
-        labels = [torch.from_numpy(y) for _, y in examples]
-        settings = workloads.settings_of(process, len(inputs))
-        self._loop = torch_core.Loop(
-            inputs, labels, _forward(layers), leaves, torch_core.Settings(**settings)
-        )
-        self._rounds = workload.rounds
-
-    def run(self) -> None:
-        """Runs the rounds of one call."""
-        for _ in range(self._rounds):
-            self._loop.round()
-
-    def result(self) -> Any:
-        """Returns the server's factors, `[1, *P]`."""
-        leaves = (tensor.detach().numpy()[None] for tensor in self._loop.server)
-        named_leaves = zip((n.split("/") for n in self._names), leaves, strict=True)
-        return tree_paths.nested(named_leaves)
+def training(workload: adapters.Adapted) -> torch_loops.TorchTraining:
+    """Returns the training of a workload."""
+    return torch_loops.TorchTraining(
+        workload, "torch", lambda params: _Layout(params, workload.frozen())
+    )

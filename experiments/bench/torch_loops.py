@@ -1,7 +1,7 @@
 """Workloads given to PyTorch: the same examples, start and settings in its layout."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -11,9 +11,8 @@ import torch
 from experiments.bench import machine, torch_core, workloads
 from fedjax_pfl import core
 
-__all__ = ["TorchTraining"]
+__all__ = ["TorchTraining", "on_device"]
 
-Tensors = list[torch.Tensor]
 _ORDER = ("conv", "hidden", "head")
 
 
@@ -27,6 +26,7 @@ class _Layout:
         )
         convolutions = [name for name in self._layers if name.startswith("conv")]
         self.convolutions = len(convolutions)
+        self.forward = torch_core.forward(self.convolutions)
         self._flattened = self._layers[self.convolutions]
         if convolutions:
             self._channels = params[convolutions[-1]]["kernel"].shape[-1]
@@ -43,13 +43,13 @@ class _Layout:
         images = images.transpose((0, 3, 1, 2) if to_torch else (0, 2, 3, 1))
         return images.reshape(kernel.shape)
 
-    def tensors(self, params: Any) -> Tensors:
+    def tensors(self, params: Any) -> torch_core.Tensors:
         """Returns PyTorch's parameters."""
         leaves = []
         for name in self._layers:
             kernel = self._transposed(name, np.asarray(params[name]["kernel"]), True)
             leaves += [kernel, np.asarray(params[name]["bias"])]
-        return [_on_device(np.ascontiguousarray(leaf)) for leaf in leaves]
+        return [on_device(np.ascontiguousarray(leaf)) for leaf in leaves]
 
     def params(self, tensors: Sequence[torch.Tensor]) -> Any:
         """Returns our parameters."""
@@ -63,11 +63,11 @@ class _Layout:
     def inputs(self, x: np.ndarray) -> torch.Tensor:
         """Returns images `[n, channels, height, width]`, or vectors."""
         if not self.convolutions:
-            return _on_device(x.reshape(len(x), -1))
-        return _on_device(np.ascontiguousarray(x.transpose(0, 3, 1, 2)))
+            return on_device(x.reshape(len(x), -1))
+        return on_device(np.ascontiguousarray(x.transpose(0, 3, 1, 2)))
 
 
-def _on_device(array: np.ndarray) -> torch.Tensor:
+def on_device(array: np.ndarray) -> torch.Tensor:
     """Copies an array to the device on which new tensors are made."""
     return torch.tensor(array, device=torch.get_default_device())
 
@@ -93,7 +93,12 @@ class TorchTraining:
 
     execution = ""
 
-    def __init__(self, workload: workloads.Workload, name: str):
+    def __init__(
+        self,
+        workload: workloads.Workload,
+        name: str,
+        layout_of: Callable[[Any], Any] = _Layout,
+    ):
         """Takes a workload and the name of a way to train it, on the device of JAX."""
         torch.set_default_device(_device())
         group = workload.group()
@@ -104,19 +109,19 @@ class TorchTraining:
         for process, key in zip(group.processes, group.keys, strict=True):
             key = core.new_key(jax.random.key_data(key))
             starts.append(process.init(key, model, federation).server)
-        self._layout, self._rounds = _Layout(starts[0]), workload.rounds
+        self._layout, self._rounds = layout_of(starts[0]), workload.rounds
         is_last = name == "torch.channels_last"
         convert = _channels_last if is_last else lambda tensor: tensor
         examples = workloads.examples_of(federation)
         inputs = [convert(self._layout.inputs(x)) for x, _ in examples]
-        labels = [_on_device(y) for _, y in examples]
-        forward = torch_core.forward(self._layout.convolutions)
+        labels = [on_device(y) for _, y in examples]
         self._points = []
         for process, start in zip(group.processes, starts, strict=True):
             leaves = [convert(leaf) for leaf in self._layout.tensors(start)]
             settings = workloads.settings_of(process, len(inputs))
             settings = torch_core.Settings(**settings)
-            self._points.append(kind(inputs, labels, forward, leaves, settings))
+            point = kind(inputs, labels, self._layout.forward, leaves, settings)
+            self._points.append(point)
 
     def run(self) -> None:
         """Runs the rounds of all points."""

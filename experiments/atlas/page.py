@@ -150,16 +150,8 @@ def _study(
         "findings": markdown.numbered(findings),
         "seeds": rows["seed"].nunique(),
         "tables": {t: "\n".join(_table(rows, a)) for a, t in _ATTACKS.items()},
-        "commands": "\n\n".join(map(_commands, names)),
+        "names": names,
     }
-
-
-def _commands(name: str) -> str:
-    """Returns the commands that make a preset's table."""
-    return (
-        f"```sh\npython -m experiments.sweep --preset {name} --out {name}\n"
-        f"python -m experiments.atlas {name}\n```"
-    )
 
 
 def render(folder: Path) -> tuple[str, dict[str, Figure]]:
@@ -183,7 +175,6 @@ def render(folder: Path) -> tuple[str, dict[str, Figure]]:
             "findings": markdown.numbered(silo.findings(rows)),
             "seeds": rows["seed"].nunique(),
             "table": "\n".join(silo.table(rows)),
-            "commands": _commands(silo.NAME),
         }
     text = texts.page("atlas", studies=studies, silos=silos, figures=_FIGURES)
     return text, figures

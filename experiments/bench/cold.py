@@ -52,8 +52,6 @@ class Cold:
 
     def __init__(self, training: "workloads.Workload", contender: str):
         """Writes the examples."""
-        from experiments.bench import workloads
-
         # Files, so that all contenders read the same examples, whatever their library.
         self._path = Path(tempfile.mkdtemp(prefix="bench-cold-"))
         weakref.finalize(self, shutil.rmtree, self._path, True)
@@ -61,7 +59,7 @@ class Cold:
         for name in _NAMES:
             np.save(self._path / f"{name}.npy", getattr(dataset, name))
         sizes = training.spec.dataset.sizes
-        settings = workloads.settings_of(training.process, len(sizes))
+        settings = training.settings()
         task = {"rounds": training.rounds, "sizes": sizes, "settings": settings}
         (self._path / "task.json").write_text(json.dumps(task), "utf-8")
         self._arguments = (contender, str(self._path))

@@ -97,13 +97,10 @@ class Training:
 
 def start(workload: Any) -> Training:
     """Returns the training of a workload."""
-    from experiments.bench import workloads
-
-    examples = workloads.examples_of(workload.spec.build())
-    settings = workloads.settings_of(workload.process, len(examples))
+    examples = workload.examples()
     return Training(
         [torch.from_numpy(x).flatten(1) for x, _ in examples],
         [torch.from_numpy(y) for _, y in examples],
-        torch_core.Settings(**settings),
+        torch_core.Settings(**workload.settings()),
         workload.rounds,
     )

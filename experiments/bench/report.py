@@ -1,7 +1,7 @@
 """Tables and files of measurements, and the comparison of two runs."""
 
 import json
-import os
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -11,6 +11,7 @@ from rich.console import Console
 
 from fedjax_pfl.command import printing
 from fedjax_pfl.core import checks
+from fedjax_pfl.results import plain_files
 
 __all__ = [
     "FORMAT",
@@ -39,24 +40,13 @@ _KINDS = ("wall", "cpu")
 
 def write(file: Path, run: Mapping[str, Any]) -> None:
     """Writes a run as JSON, atomically: readers see the old file or the new one."""
-    temporary = _temporary(file)
-    try:
-        temporary.write_text(json.dumps(run, indent=1) + "\n", "utf-8")
-        os.replace(temporary, file)
-    finally:
-        temporary.unlink(missing_ok=True)
+    plain_files.write_text(file, json.dumps(run, indent=1) + "\n")
 
 
 def check_writable(file: Path) -> None:
-    """Raises an OSError, before long work, if `write` cannot write a file."""
-    temporary = _temporary(file)
-    temporary.touch()
-    temporary.unlink()
-
-
-def _temporary(file: Path) -> Path:
-    """Returns the name of a temporary file in the same folder."""
-    return file.with_name(f".{file.name}.{os.getpid()}")
+    """Raises an error, before long work, if `write` cannot write a file."""
+    plain_files.check(file)
+    tempfile.TemporaryFile(dir=file.parent).close()
 
 
 def read(file: Path) -> dict[str, Any]:

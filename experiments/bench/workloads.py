@@ -246,6 +246,14 @@ class Workload(contenders.Timed):
         relative = contenders.relative_difference
         return {name: relative(base, params) for name, params in models.items()}
 
+    def examples(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Returns the examples of every client; see `examples_of`."""
+        return examples_of(self.spec.build())
+
+    def settings(self) -> dict[str, Any]:
+        """Returns settings as fields of `torch_core.Settings`; see `settings_of`."""
+        return settings_of(self.process, len(self.spec.dataset.sizes))
+
     def without_order(self) -> "Workload":
         """Returns two rounds of all clients in full batches: no draw changes them."""
         largest = max(self.spec.dataset.sizes)

@@ -38,7 +38,7 @@ def app(
     """Writes `<results>/<method>/<name>.nc`, named after the result or the preset."""
     import fedjax_pfl as fp
     from experiments.cards import kept
-    from fedjax_pfl.results import directories
+    from fedjax_pfl.results import directories, plain_files
 
     result = fp.Result.merge(fp.Result.load(folder) for folder in folders)
     command = joined(
@@ -58,12 +58,10 @@ def app(
     record["preset_digest"] = scale.digest_of(command)
     with directories.writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Written under another name: a run that is interrupted leaves no half of a
-        # file.
-        temporary = path.with_name(f".{path.name}.part")
         rounded = (rows.round({"value": 6}) for rows in (table, reports))
-        kept.write(temporary, command, *rounded, groups, **record)
-        temporary.replace(path)
+        # An interrupted run leaves no half of a file.
+        with plain_files.created(path) as temporary:
+            kept.write(temporary, command, *rounded, groups, **record)
 
 
 def joined(commands: list[str]) -> str:

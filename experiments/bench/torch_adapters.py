@@ -1,15 +1,18 @@
 """Adapters of a frozen perceptron in PyTorch: a loop over clients."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 import torch
 from torch.nn import functional
 
-from experiments.bench import adapters, torch_core, torch_loops
+from experiments.bench import torch_core, torch_loops
 from fedjax_pfl.core import tree_paths
+
+if TYPE_CHECKING:
+    from experiments.bench import adapters
 
 __all__ = ["training"]
 
@@ -48,7 +51,7 @@ class _Layout:
         return torch_loops.on_device(x.reshape(len(x), -1))
 
 
-def training(workload: adapters.Adapted) -> torch_loops.TorchTraining:
+def training(workload: "adapters.Adapted") -> torch_loops.TorchTraining:
     """Returns the training of a workload."""
     return torch_loops.TorchTraining(
         workload, "torch", lambda params: _Layout(params, workload.frozen())

@@ -2,14 +2,17 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 import torch
 
-from experiments.bench import machine, torch_core, workloads
+from experiments.bench import machine, torch_core
 from fedjax_pfl import core
+
+if TYPE_CHECKING:
+    from experiments.bench import workloads
 
 __all__ = ["TorchTraining", "on_device"]
 
@@ -95,7 +98,7 @@ class TorchTraining:
 
     def __init__(
         self,
-        workload: workloads.Workload,
+        workload: "workloads.Workload",
         name: str,
         layout_of: Callable[[Any], Any] = _Layout,
     ):
@@ -112,14 +115,13 @@ class TorchTraining:
         self._layout, self._rounds = layout_of(starts[0]), workload.rounds
         is_last = name == "torch.channels_last"
         convert = _channels_last if is_last else lambda tensor: tensor
-        examples = workloads.examples_of(federation)
+        examples = workload.examples()
         inputs = [convert(self._layout.inputs(x)) for x, _ in examples]
         labels = [on_device(y) for _, y in examples]
         self._points = []
         for process, start in zip(group.processes, starts, strict=True):
             leaves = [convert(leaf) for leaf in self._layout.tensors(start)]
-            settings = workloads.settings_of(process, len(inputs))
-            settings = torch_core.Settings(**settings)
+            settings = torch_core.Settings(**workload.settings(process))
             point = kind(inputs, labels, self._layout.forward, leaves, settings)
             self._points.append(point)
 

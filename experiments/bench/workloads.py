@@ -27,9 +27,7 @@ __all__ = [
     "cohorts",
     "converted",
     "dense_flops",
-    "examples_of",
     "frozen_flops",
-    "settings_of",
     "softmax",
 ]
 
@@ -213,11 +211,10 @@ class Workload(contenders.Timed):
 
     def quality(self, results: Mapping[str, Any]) -> dict[str, dict[str, float]]:
         """Returns `accuracy` and `loss` by contender, over all training examples."""
-        federation = self.spec.build()
-        model = self.model.for_federation(federation)
+        model = self.model.for_federation(self.spec.build())
         # Every contender has drawn its own order of examples: models differ, quality
         # must not.
-        pairs = zip(*examples_of(federation), strict=True)
+        pairs = zip(*self.examples(), strict=True)
         x, y = (np.concatenate(parts) for parts in pairs)
         batch = core.Batch(x=x, y=y, weight=np.ones(len(y)))
 
@@ -247,12 +244,33 @@ class Workload(contenders.Timed):
         return {name: relative(base, params) for name, params in models.items()}
 
     def examples(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Returns the examples of every client; see `examples_of`."""
-        return examples_of(self.spec.build())
+        """Returns clients' scaled inputs `float32[n, ...]` and labels `int64[n]`."""
+        train = self.spec.build().train
+        x, y = np.asarray(train.x), np.asarray(train.y)
+        index, counts = np.asarray(train.index), np.asarray(train.num_examples)
+        scale, shift = np.asarray(train.scale), np.asarray(train.shift)
+        rows = [own[:count] for own, count in zip(index, counts, strict=True)]
+        return [
+            (x[own].astype(np.float32) * scale + shift, y[own].astype(np.int64))
+            for own in rows
+        ]
 
-    def settings(self) -> dict[str, Any]:
-        """Returns settings as fields of `torch_core.Settings`; see `settings_of`."""
-        return settings_of(self.process, len(self.spec.dataset.sizes))
+    def settings(self, process: Any = None) -> dict[str, Any]:
+        """Returns settings of a process, by default its own, for `torch_core`."""
+        process = self.process if process is None else process
+        algorithm = process.algorithm
+        fields: dict[str, Any] = {
+            "learning_rate": algorithm.local.learning_rate,
+            "batch_size": algorithm.local.batch_size,
+            "epochs": algorithm.local.epochs,
+            "cohort_size": process.participation.cohort_size(
+                len(self.spec.dataset.sizes)
+            ),
+        }
+        if isinstance(algorithm, fp.Flame):
+            kappa = 1.0 if algorithm.kappa is None else algorithm.kappa
+            fields |= {"lam": algorithm.lam, "share": 1 / (1 + kappa)}
+        return fields
 
     def without_order(self) -> "Workload":
         """Returns two rounds of all clients in full batches: no draw changes them."""
@@ -385,34 +403,6 @@ def cnn(
         flops_per_example=cnn_flops(model, shape, CLASSES),
         rounds=2,
     )
-
-
-def examples_of(federation: fp.Federation) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Returns every client's scaled inputs `float32[n, ...]` and labels `int64[n]`."""
-    train = federation.train
-    x, y = np.asarray(train.x), np.asarray(train.y)
-    index, counts = np.asarray(train.index), np.asarray(train.num_examples)
-    scale, shift = np.asarray(train.scale), np.asarray(train.shift)
-    rows = [row_sets[:count] for row_sets, count in zip(index, counts, strict=True)]
-    return [
-        (x[row_sets].astype(np.float32) * scale + shift, y[row_sets].astype(np.int64))
-        for row_sets in rows
-    ]
-
-
-def settings_of(process: fp.FederatedProcess, num_clients: int) -> dict[str, Any]:
-    """Returns a process's settings as fields of `torch_core.Settings`."""
-    algorithm = process.algorithm
-    fields: dict[str, Any] = {
-        "learning_rate": algorithm.local.learning_rate,
-        "batch_size": algorithm.local.batch_size,
-        "epochs": algorithm.local.epochs,
-        "cohort_size": process.participation.cohort_size(num_clients),
-    }
-    if isinstance(algorithm, fp.Flame):
-        kappa = 1.0 if algorithm.kappa is None else algorithm.kappa
-        fields |= {"lam": algorithm.lam, "share": 1 / (1 + kappa)}
-    return fields
 
 
 _GRID = {

@@ -1,5 +1,6 @@
 """The page `docs/atlas.md`: privacy, attacks, rules and methods, from kept tables."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,7 @@ def _study(
     findings = _findings(rows)
     if flips is not None:
         findings.append(_finding_on_flips(flips))
+    assert not math.isnan(_local_accuracy(rows).mean())
     names = [name] if flips is None else [name, _FLIPS]
     return {
         "name": name,

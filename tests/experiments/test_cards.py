@@ -172,15 +172,6 @@ def test_a_card_has_the_numbers_of_the_runs(tmp_path):
     assert "* [runs and claims](toy-runs.md)" in text
 
 
-def test_the_same_files_give_the_same_bytes(tmp_path):
-    rows = pairs([0.80, 0.82], [0.70, 0.71])
-    for name in ("b", "a"):
-        save(tmp_path, name, rows)
-    first = render(CARD, tmp_path)
-    assert first == render(CARD, tmp_path)
-    assert first.index("### a") < first.index("### b")
-
-
 def test_honest_clients_are_shown_where_some_are_malicious(tmp_path):
     rows = cells("Alpha", 0, 0.5) + cells("Alpha", 0, 0.9, population="honest")
     rows += cells("Alpha", 0, 0.1, population="participants")

@@ -36,10 +36,6 @@ def _setting(attack, problem=F2):
     return closed_forms.OneRound(problem=problem, malicious=LAST, attack=attack)
 
 
-def test_shrinkage_of_f2():
-    assert np.isclose(Q, 4 / 9, rtol=1e-15)
-
-
 @pytest.mark.parametrize("attack", COLUMNS)
 def test_one_round_losses_and_thresholds_of_f2(attack):
     setting = _setting(attack)

@@ -203,7 +203,8 @@ def _tests(bench: tables.Tables) -> str:
     fixed = searches["task"][is_fixed].unique()
     same = "test examples are the same for all seeds, so that none chose settings"
     drawn = "what is a test example of one seed may have chosen settings in another"
-    sentence = f"on {' and '.join(fixed)} {same}; on the others {drawn}"
+    names = " and ".join(filter(None, (", ".join(fixed[:-1]), *fixed[-1:])))
+    sentence = f"on {names} {same}; on the others {drawn}"
     if len(fixed) in (0, len(bench.tasks)):
         sentence = same if len(fixed) else drawn
     return f"{sentence[0].upper()}{sentence[1:]}."

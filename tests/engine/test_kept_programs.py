@@ -15,6 +15,7 @@ from fedjax_pfl.engine.options import Options
 from fedjax_pfl.engine.resident import Resident
 from fedjax_pfl.round.process import FederatedProcess
 from fedjax_pfl.testing import toy
+from tests.lanes import wide
 
 KEY = jax.random.key(0)
 SGD = fp.SGD(learning_rate=0.2, batch_size=16)
@@ -71,7 +72,7 @@ def assert_same(result, other):
 @pytest.mark.parametrize(
     ("algorithm", "parts"),
     [
-        (FLAME, {}),
+        wide(FLAME, {}),
         (
             fp.Scaffold(local=SGD),
             {

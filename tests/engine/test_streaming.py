@@ -91,8 +91,15 @@ def test_it_equals_the_training_in_memory(name):
     assert_same(train(fp.simulate, *given), train(fp.simulate_streamed, *given))
 
 
-@pytest.mark.parametrize("sampled", [False, True])
-@pytest.mark.parametrize("execution", ["vmap", "shard=2"])
+@pytest.mark.parametrize(
+    ("execution", "sampled"),
+    [
+        ("vmap", True),
+        ("shard=2", False),
+        wide("vmap", False),
+        wide("shard=2", True),
+    ],
+)
 def test_models_are_tested_on_examples_of_others(execution, sampled, monkeypatch):
     """Every block of clients reads test examples of clients outside it."""
     monkeypatch.setattr(training, "BLOCK", 3)

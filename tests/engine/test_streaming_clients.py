@@ -5,6 +5,7 @@ import pytest
 
 import fedjax_pfl as fp
 from tests.engine.test_streaming import KEY, SGD, assert_same, make_process
+from tests.lanes import wide
 
 FEDAVG = make_process("fedavg")
 RANKS = (1, 2, 4, 4, 4, 2, 3, 1, 1)
@@ -31,7 +32,7 @@ def both(process, model=None, data=None, **options):
 
 
 @pytest.mark.parametrize(
-    ("name", "execution"), [("flame", "vmap"), ("fedavg", "shard=2")]
+    ("name", "execution"), [wide("flame", "vmap"), ("fedavg", "shard=2")]
 )
 def test_clients_that_never_trained_are_measured(name, execution):
     """As in memory, next to all clients that train."""

@@ -220,7 +220,8 @@ def _check_points(seeds: Any, starts: Any, optimizer: Any) -> None:
     """Refuses invalid seeds, starts and optimizers."""
     if not len(seeds):
         raise checks.InputError(f"Expected at least one seed, got {seeds!r}.")
-    if not len(starts):
+    is_listed = isinstance(starts, list | tuple) and starts
+    if not is_listed or not all(isinstance(start, Mapping) for start in starts):
         raise checks.InputError(
             "Expected starts as a list of values by dotted name, such as"
             f" [{{'algorithm.lam': 0.1}}], got {starts!r}."

@@ -52,6 +52,12 @@ def here(tmp_path, monkeypatch):
             del sys.modules[name]
 
 
+def kept_by_command(folder):
+    """Keeps the numbers of a result for the card of FLAME."""
+    done = RUNNER.invoke(keep.app, ["flame", str(folder), "--results", "kept"])
+    assert done.exit_code == 0, done.output
+
+
 def stranger(name=EVIL, module="stranger/evil.py", preset="quadratic"):
     """A folder that somebody has made, whose digests fit; imported, it says so."""
     options = arguments.Options(command="sweep", preset=preset, algorithm="local")
@@ -182,7 +188,7 @@ def test_no_reader_imports_what_a_folder_names(here, monkeypatch):
     report_command.main([folder], here / "page", None)
     assert (here / "page/report.html").is_file()
 
-    keep._keep([folder], "flame", here / "kept", None)
+    kept_by_command(folder)
     assert EVIL in xr.open_datatree(here / "kept/flame/stranger.nc").attrs["command"]
 
     group = folder / "models" / "000-evil"
@@ -275,7 +281,7 @@ def test_a_run_of_other_sources_is_refused_or_marked(here, monkeypatch):
     page = (here / "run/report.html").read_text("utf-8")
     assert "continued with other code" in page and before[:12] in page
 
-    keep._keep([here / "run"], "flame", here / "kept", None)
+    kept_by_command(here / "run")
     kept = xr.open_datatree(here / "kept/flame/run.nc").attrs["provenance"]
     assert json.loads(kept) == result.provenance
 

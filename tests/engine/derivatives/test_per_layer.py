@@ -79,7 +79,7 @@ def check_differences(slope, ends):
     np.testing.assert_allclose(slope, (above - below) / 2e-5, rtol=1e-4, atol=1e-9)
 
 
-@pytest.mark.parametrize("method", few(QUICK, LAYERED))
+@pytest.mark.parametrize("method", few((*QUICK, "ditto"), LAYERED))
 def test_derivatives_in_values_of_layers_are_central_differences(method):
     layers = backward(method)
     rng = np.random.default_rng(0)

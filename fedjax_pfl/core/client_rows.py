@@ -40,6 +40,8 @@ __all__ = [
 ]
 
 _BLOCK, _MOST_BLOCKS = 128, 4  # rows of a block of a Gram matrix, and blocks
+# Columns of a block, of matrices that gain from blocks: up to half of the time.
+_COLUMNS, _MANY_COLUMNS = 4096, 8 * 4096
 _LONG, _HEIGHT = 1024, 16  # from this length vectors are summed as matrices, so high
 
 
@@ -284,7 +286,7 @@ def gram(tree: Tree) -> jax.Array:
 def pairs(matrix: jax.Array) -> jax.Array:
     """Computes inner products of all pairs of rows.
 
-    On a CPU many rows are split into blocks; those below the diagonal are mirrored.
+    On a CPU many columns are added up in blocks.
 
     Args:
       matrix: `[K, D]`.
@@ -292,6 +294,21 @@ def pairs(matrix: jax.Array) -> jax.Array:
     Returns:
       `[K, K]` at highest precision, symmetric to rounding.
     """
+    columns = matrix.shape[1]
+    if jax.default_backend() != "cpu" or columns < _MANY_COLUMNS:
+        return _pairs(matrix)
+
+    def add(number: jax.Array, total: jax.Array) -> jax.Array:
+        start = number * _COLUMNS
+        block = lax.dynamic_slice_in_dim(matrix, start, _COLUMNS, axis=1)
+        return total + _pairs(block)
+
+    count = columns // _COLUMNS
+    return lax.fori_loop(0, count, add, _pairs(matrix[:, count * _COLUMNS :]))
+
+
+def _pairs(matrix: jax.Array) -> jax.Array:
+    """Computes `pairs` of all columns at once; on a CPU the lower half is mirrored."""
     count, num_blocks = matrix.shape[0], 1
     if jax.default_backend() == "cpu":
         num_blocks = min(max(count // _BLOCK, 1), _MOST_BLOCKS)

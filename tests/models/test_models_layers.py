@@ -63,6 +63,38 @@ def test_conv_and_its_gradients_are_those_of_xla(size, stride, padding, sides, f
         np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize("form", ["rows", "whole"])
+@pytest.mark.parametrize("clients", [None, 2])
+def test_images_in_blocks_are_convolved_like_all_at_once(form, clients):
+    """Their windows need not fit in memory together, also for derivatives."""
+    rng = np.random.default_rng(0)
+    lead = () if clients is None else (clients,)
+    kernel, bias, x = (
+        jnp.asarray(rng.normal(size=(*lead, *shape)))
+        for shape in ((5, 5, 12, 4), (4,), (29, 24, 24, 12))
+    )
+
+    def both(kernel, bias, x):
+        def ours(*arguments):
+            with layers.forms(convolution=form):
+                return layers.conv(*arguments)
+
+        conv = functools.partial(xla_conv, stride=1, padding=0)
+        pairs = [jax.vjp(f, kernel, bias, x) for f in (ours, conv)]
+        tangents = jnp.sin(kernel), jnp.sin(bias), jnp.sin(x)
+        moved = [jax.jvp(f, (kernel, bias, x), tangents)[1] for f in (ours, conv)]
+        cotangent = jnp.cos(pairs[1][0])
+        values = [(out, *pull(cotangent)) for out, pull in pairs]
+        return [(*v, m) for v, m in zip(values, moved, strict=True)]
+
+    both = both if clients is None else jax.vmap(both)
+    program = jax.jit(both).lower(kernel, bias, x).compile()
+    for found, wanted in zip(*program(kernel, bias, x), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-9)
+    windows = 29 * 20 * 20 * kernel[..., 0].size * x.dtype.itemsize
+    assert program.memory_analysis().temp_size_in_bytes < windows
+
+
 def test_conv_of_clients_with_kernels_of_their_own():
     arguments = conv_inputs(3, (6, 5), clients=3)
     conv = jax.jit(jax.vmap(lambda *a: layers.conv(*a, stride=2, padding=1)))

@@ -139,7 +139,7 @@ class PlannedGroup:
     options: Options
     plan: Plan
     processes: Sequence[FederatedProcess]  # with numbers as arrays
-    keys: core.Key  # `[G]`, of the package's own generator
+    keys: Sequence[core.Key]  # of the package's own generator
     order: np.ndarray  # `int[G]`, of points in programs
     digest: str | None = None  # of the data if no process has all of them
 
@@ -246,7 +246,7 @@ def plan(group: Group, options: Options) -> PlannedGroup:
     order, at_once, alike = _chunks_of_points(
         group, model, keys, execution, options, devices
     )
-    dtype = jnp.zeros(()).dtype
+    dtype = jnp.result_type(float)
     planned = PlannedGroup(
         group=group,
         options=options,
@@ -262,7 +262,7 @@ def plan(group: Group, options: Options) -> PlannedGroup:
         ),
         # Of one dtype, since 1 and 1.0 would be traced separately.
         processes=[struct.as_arrays(process, dtype) for process in processes],
-        keys=jnp.stack(keys),
+        keys=keys,
         order=order,
     )
     # These need shapes of the state and names of predictors, which the plan has.

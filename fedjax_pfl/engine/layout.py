@@ -65,8 +65,8 @@ def start(
     # Points that are alike lie next to each other in the programs.
     ordered = [data[point] for point in planned.order]
     rows, pool = stacking.federation_rows(ordered)
-    processes = stacking.stack([planned.processes[k] for k in planned.order])
-    return processes, planned.keys[planned.order], rows, pool
+    of_points = [(planned.processes[k], planned.keys[k]) for k in planned.order]
+    return *stacking.stack(of_points), rows, pool
 
 
 def unseen_rows(planned: PlannedGroup, data: list[core.Federation]) -> core.Tree:

@@ -81,6 +81,12 @@ def _pad_slots(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @jax.jit
+def _padded(rows: Sequence[dict[str, Any]]) -> core.Tree:
+    """Stacks rows with the slots of the largest clients of all points."""
+    return stack(_pad_slots(rows))
+
+
+@jax.jit
 def stack(trees: Sequence[Any]) -> core.Tree:
     """Stacks the leaves of trees of one structure along a new leading axis."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
@@ -113,7 +119,7 @@ def federation_rows(federations: Sequence[core.Federation]) -> tuple[Any, Any]:
 def rows_of(federations: Sequence[core.Federation]) -> dict[str, Any]:
     """Stacks the rows of all points, `[G, ...]`, without pools."""
     rows = [split(federation)[0] for federation in federations]
-    return _compute(lambda rows: stack(_pad_slots(rows)), rows)
+    return _compute(_padded, rows)
 
 
 def _compute(fn: Callable[[Any], Any], tree: core.Tree) -> core.Tree:

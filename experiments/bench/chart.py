@@ -56,11 +56,15 @@ def ratios(run: dict[str, Any]) -> dict[str, float]:
 
 
 def draw(runs: Sequence[dict[str, Any]]) -> Figure:
-    """Draws a bar per workload and run of one machine, about equal times."""
-    machines = {run["machine"]["processor"] for run in runs}
+    """Draws a bar per workload and run of one machine and JAX, about equal times."""
+    machines = {
+        f"{run['machine']['processor']}, JAX {run['machine']['versions']['jax']}"
+        for run in runs
+    }
     if len(machines) > 1:
         raise checks.InputError(
-            f"Expected runs of one machine, got {', '.join(sorted(machines))}."
+            "Expected runs of one machine with one JAX, got"
+            f" {'; '.join(sorted(machines))}."
         )
     table = [ratios(run) for run in runs]
     timed_names = dict.fromkeys(w["name"] for run in runs for w in run["workloads"])

@@ -145,11 +145,12 @@ def _images_at_once(
     """Returns how many images' windows a core's cache holds, or None for all."""
     height, width = ((length - size) // stride + 1 for length in x.shape[1:3])
     each = height * width * kernel.shape[1] * x.dtype.itemsize
+    most = max(1, _BLOCK // max(each, 1))
     # A single product gains less from short windows than those of rows.
     fewest = _BLOCKS if len(kernel) == 1 else 2
-    if jax.default_backend() != "cpu" or len(x) * each <= fewest * _BLOCK:
+    is_small = len(x) <= most or len(x) * each <= fewest * _BLOCK
+    if jax.default_backend() != "cpu" or is_small:
         return None
-    most = max(1, _BLOCK // each)
     # The last block is padded: as little as possible.
     return min(range((most + 1) // 2, most + 1), key=lambda n: (-len(x) % n, -n))
 

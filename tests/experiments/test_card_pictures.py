@@ -18,8 +18,8 @@ RESULTS = __main__.FOLDER / "results"
     ],
 )
 def test_what_was_swept_is_drawn(tmp_path, run):
-    (file,) = pictures.draw(RESULTS / f"{run}.nc", tmp_path)
-    assert file.name == f"{run.partition('/')[2]}-swept.png"
+    files = {file.name: file for file in pictures.draw(RESULTS / f"{run}.nc", tmp_path)}
+    file = files[f"{run.partition('/')[2]}-swept.png"]
     assert file.read_bytes().startswith(b"\x89PNG")
 
 

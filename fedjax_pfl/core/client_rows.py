@@ -34,6 +34,7 @@ __all__ = [
     "select_rows",
     "size",
     "square_sums",
+    "sum_of_blocks",
     "take",
     "weighted_mean",
     "weighted_sum",
@@ -298,13 +299,25 @@ def pairs(matrix: jax.Array) -> jax.Array:
     if jax.default_backend() != "cpu" or columns < _MANY_COLUMNS:
         return _pairs(matrix)
 
-    def add(number: jax.Array, total: jax.Array) -> jax.Array:
-        start = number * _COLUMNS
-        block = lax.dynamic_slice_in_dim(matrix, start, _COLUMNS, axis=1)
-        return total + _pairs(block)
+    def of_block(start: Any, width: int) -> jax.Array:
+        return _pairs(lax.dynamic_slice_in_dim(matrix, start, width, axis=1))
 
-    count = columns // _COLUMNS
-    return lax.fori_loop(0, count, add, _pairs(matrix[:, count * _COLUMNS :]))
+    return sum_of_blocks(columns, _COLUMNS, of_block)
+
+
+def sum_of_blocks(
+    columns: int, width: int, of_block: Callable[[Any, int], jax.Array]
+) -> jax.Array:
+    """Sums `of_block(first column, width)` over blocks of columns."""
+    count = (columns - 1) // width  # of whole blocks before the last
+    tail = of_block(count * width, columns - count * width)
+    sums = lax.fori_loop(
+        0,
+        count,
+        lambda number, total: total + of_block(number * width, width),
+        jnp.zeros_like(tail),
+    )
+    return tail + sums
 
 
 def _pairs(matrix: jax.Array) -> jax.Array:

@@ -9,7 +9,13 @@ from jax import lax
 from jax.typing import ArrayLike, DTypeLike
 
 from fedjax_pfl.core import columns, struct
-from fedjax_pfl.core.client_rows import dot, pairs, powers_of_two, square_sums
+from fedjax_pfl.core.client_rows import (
+    dot,
+    pairs,
+    powers_of_two,
+    square_sums,
+    sum_of_blocks,
+)
 
 __all__ = [
     "ScaledRows",
@@ -39,16 +45,8 @@ def _sum(
     shape: tuple[int, ...], of_block: Callable[[Any, int], jax.Array]
 ) -> jax.Array:
     """Sums `of_block(first column, width)` over blocks of the columns of `[K, D]`."""
-    width, blocks = _blocks(*shape)
-    last = blocks * width
-    tail = of_block(last, shape[1] - last)
-    sums = lax.fori_loop(
-        0,
-        blocks,
-        lambda number, total: total + of_block(number * width, width),
-        jnp.zeros_like(tail),
-    )
-    return columns.total(tail + sums)
+    width, _ = _blocks(*shape)
+    return columns.total(sum_of_blocks(shape[1], width, of_block))
 
 
 def quantile(values: jax.Array, p: jax.Array, share: Any) -> jax.Array:

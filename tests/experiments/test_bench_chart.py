@@ -26,7 +26,8 @@ def test_bars_are_from_equal_times_to_the_ratio():
 def test_runs_of_two_machines_and_runs_without_a_peer_are_refused():
     run = json.loads(FILE.read_text("utf-8"))
     other = {**run, "machine": {**run["machine"], "processor": "another"}}
-    with pytest.raises(checks.InputError, match="one machine .*another"):
+    message = "one machine with one JAX, got .*another"
+    with pytest.raises(checks.InputError, match=message):
         chart.draw([run, other])
     with pytest.raises(checks.InputError, match="with the peer 'torch'"):
         chart.draw([{**run, "workloads": []}])

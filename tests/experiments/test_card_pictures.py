@@ -19,7 +19,12 @@ RESULTS = __main__.FOLDER / "results"
 )
 def test_what_was_swept_is_drawn(tmp_path, run):
     files = {file.name: file for file in pictures.draw(RESULTS / f"{run}.nc", tmp_path)}
-    file = files[f"{run.partition('/')[2]}-swept.png"]
+    name = run.partition("/")[2]
+    kinds = {"swept"}
+    if kept.read(RESULTS / f"{run}.nc").rounds is not None:
+        kinds |= {"curves", "loss"}
+    assert set(files) == {f"{name}-{kind}.png" for kind in kinds}
+    file = files[f"{name}-swept.png"]
     assert file.read_bytes().startswith(b"\x89PNG")
 
 
